@@ -1,0 +1,1 @@
+"""Pure decisions and values: no input or output, no asyncio, no Textual."""

@@ -1,0 +1,1 @@
+"""Long work that outlives a screen and a lost terminal."""

@@ -1,0 +1,154 @@
+"""The composition root: builds every part once and offers the verbs that both front ends call.
+
+Nothing here decides and nothing here touches the machine by itself; it wires core, system and jobs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from rescue_tui.core.access import GateDecision, Role, WriteGrant
+from rescue_tui.core.device import Disk, Health
+from rescue_tui.core.ident import DeviceId
+from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
+from rescue_tui.core.job import JobRecord
+from rescue_tui.core.snapshot import Snapshot
+from rescue_tui.jobs.collection import collect
+from rescue_tui.jobs.imaging import ImagingOptions, make_plan
+from rescue_tui.jobs.manager import JobManager
+from rescue_tui.jobs.reporting import rebuild_report
+from rescue_tui.jobs.verification import CaseVerdict, verify_case
+from rescue_tui.system.destination import DestinationState, Destinations
+from rescue_tui.system.guard import GuardState, WriteGuard
+from rescue_tui.system.inventory import Inventory
+from rescue_tui.system.journal import Journal, JournalEntry
+from rescue_tui.system.mounts import MountedImage, Mounts
+from rescue_tui.system.runner import Runner
+from rescue_tui.system.workspace import Workspace
+
+
+class Services:
+    """Every verb of Stasis, for the command line and the TUI alike. Errors are RescueErrors."""
+
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        self.workspace = workspace or Workspace.default()
+        self.journal = Journal(self.workspace.journal_path)
+        self.guard = WriteGuard(self.workspace)
+        self.runner = Runner(self.guard.redeem)
+        self.inventory = Inventory(self.runner)
+        self.destinations = Destinations(self.runner, self.guard, self.journal, self.workspace)
+        self.jobs = JobManager(self.runner, self.journal, self.workspace)
+        self.mounts = Mounts(self.runner, self.journal, self.workspace)
+
+    # devices -------------------------------------------------------------------------------------------------------
+    async def snapshot(self) -> Snapshot:
+        """Every disk now, with all signatures; reads media only through child processes with a deadline."""
+        return await self.inventory.snapshot()
+
+    async def health(self, disk: Disk) -> Health:
+        """SMART and error log of a disk; never raises for a disk that has none, `Health.unavailable` says why."""
+        return await self.inventory.health(disk)
+
+    def changes(self) -> AsyncIterator[None]:
+        """One item whenever udev has settled after a change of the block or nvme subsystems."""
+        return self.inventory.changes()
+
+    def roles(self, snapshot: Snapshot) -> Mapping[DeviceId, Role]:
+        """The role of every disk and the reason for it."""
+        return self.destinations.roles(snapshot)
+
+    def guard_state(self) -> GuardState:
+        """The guard's layers, protected devices, grants and refused attempts."""
+        return self.guard.state()
+
+    # destination ---------------------------------------------------------------------------------------------------
+    def gate(self, snapshot: Snapshot, disk: Disk, *, internal: bool = False) -> GateDecision:
+        """May this disk become the destination? Every reason against it, and every warning."""
+        return self.destinations.gate(snapshot, disk, internal=internal)
+
+    async def grant(self, disk: Disk, confirm: str, *, internal: bool = False) -> WriteGrant:
+        """Open one disk for writing. ``confirm`` is the serial as the operator typed it; PolicyRefusal otherwise."""
+        return await self.destinations.grant(await self.snapshot(), disk, confirm, internal=internal)
+
+    async def format_destination(self, disk: Disk, filesystem: str, confirm: str) -> None:
+        """Make ext4, xfs or exfat on a granted, blank disk. ``confirm`` is the serial, typed a second time."""
+        await self.destinations.format(await self.snapshot(), disk, filesystem, confirm)
+
+    async def mount_destination(self, disk: Disk, partition: int | None = None) -> DestinationSpace:
+        """Mount the granted disk (or its only, or the named, partition) read-write and prove it by a test write."""
+        return await self.destinations.mount(await self.snapshot(), disk, partition)
+
+    async def release_destination(self, disk: Disk) -> None:
+        """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged."""
+        await self.destinations.release(await self.snapshot(), disk)
+
+    def destination_states(self) -> tuple[DestinationState, ...]:
+        """Granted disks with mount point and free space."""
+        return self.destinations.states()
+
+    # imaging -------------------------------------------------------------------------------------------------------
+    async def plan_image(self, source: Disk, to: Path, options: ImagingOptions | None = None) -> ImagingPlan:
+        """What imaging ``source`` into ``to`` will do, with the exact command. Refusals and space errors come here."""
+        snapshot = await self.snapshot()
+        space = await self.destinations.space_at(snapshot, to)
+        return make_plan(snapshot, source, to, space, self.roles(snapshot), options or ImagingOptions())
+
+    async def start_image(self, plan: ImagingPlan) -> JobRecord:
+        """Start the job in a process of its own, which outlives us."""
+        self.destinations.note_source(plan.source)
+        return await self.jobs.start_image(plan)
+
+    # jobs ----------------------------------------------------------------------------------------------------------
+    def job_records(self) -> tuple[JobRecord, ...]:
+        """Every job, newest first; also those that a crash or a power cut interrupted."""
+        return self.jobs.records()
+
+    def job(self, job_id: str) -> JobRecord:
+        """One job; UsageError when there is none of that id (a unique prefix is enough)."""
+        return self.jobs.record(job_id)
+
+    async def pause_job(self, job_id: str) -> JobRecord:
+        """Ask the worker to stop cleanly and keep its place; returns at once with state pausing."""
+        return await self.jobs.pause(job_id)
+
+    async def resume_job(self, job_id: str) -> JobRecord:
+        """Go on with a paused or interrupted job, if the same source is there (under whatever name)."""
+        return await self.jobs.resume(job_id, await self.snapshot())
+
+    async def cancel_job(self, job_id: str) -> JobRecord:
+        """End the job; what was copied stays, named partial."""
+        return await self.jobs.cancel(job_id)
+
+    # case folder ---------------------------------------------------------------------------------------------------
+    async def verify(self, case: Path) -> CaseVerdict:
+        """Re-read a case folder against its manifest and journal."""
+        return await verify_case(self.runner, case)
+
+    async def report(self, case: Path) -> Path:
+        """Write report.json and report.html of a case again; the path of the HTML."""
+        return await rebuild_report(self.runner, case)
+
+    async def collect(self, to: Path) -> tuple[Path, ...]:
+        """Kernel log, journal, health logs, partition tables and inventories into ``to``; the files written."""
+        snapshot = await self.snapshot()
+        await self.destinations.space_at(snapshot, to)
+        return await collect(self.runner, self.inventory, snapshot, to)
+
+    # mounts --------------------------------------------------------------------------------------------------------
+    async def mount(self, target: str, at: Path, *, part: int | None = None) -> MountedImage:
+        """Mount an image file (or a device) read-only with the right options for its file system."""
+        return await self.mounts.mount(await self.snapshot(), target, at, part=part)
+
+    async def unmount(self, at: Path) -> None:
+        """Unmount what `mount` mounted and detach its loop device."""
+        await self.mounts.unmount(at)
+
+    def mounted(self) -> tuple[MountedImage, ...]:
+        """What `mount` mounted."""
+        return self.mounts.mounted()
+
+    # journal -------------------------------------------------------------------------------------------------------
+    def journal_tail(self, count: int = 200) -> tuple[JournalEntry, ...]:
+        """The last entries of the session's journal, oldest first."""
+        return self.journal.tail(count)

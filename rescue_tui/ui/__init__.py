@@ -1,0 +1,1 @@
+"""The Textual screens; the only importer of Textual."""

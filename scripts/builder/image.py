@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from builder.modules import zfs_modules
 from builder.toolstree import SOURCES, ensure_tools_tree, kernel_release, refresh_package_lists
 from builder.wheels import python_tree
 
+STAMP = "stasis.inputs"
 ARTIFACTS = ("stasis.efi", "stasis.vmlinuz", "stasis.initrd", "stasis.cmdline", "stasis.usb.raw", "stasis.manifest")
 
 
@@ -41,8 +43,35 @@ def _sandbox_tree(parent: Path) -> Path:
     return parent
 
 
+def _inputs_digest() -> str:
+    """A hash over everything in the clone that goes into the image."""
+    digest = hashlib.sha256()
+    names = [TOP / "mkosi.conf", TOP / "pyproject.toml"]
+    for part in ("image", "rescue_tui", "scripts/builder"):
+        names.extend(path for path in (TOP / part).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    for path in sorted(names):
+        digest.update(f"{path.relative_to(TOP)} {path.stat().st_mode & 0o111} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def is_current() -> bool:
+    """True when every artifact is there and was built from these very inputs."""
+    stamp = BUILD / STAMP
+    return (stamp.exists() and stamp.read_text().strip() == _inputs_digest()
+            and all((BUILD / name).exists() for name in ARTIFACTS))
+
+
 def build(extra: Sequence[str] = ()) -> None:
-    """Build everything below build/. ``extra`` are further arguments for mkosi. Raises BuildError."""
+    """Build everything below build/. ``extra`` are further arguments for mkosi; ``--if-needed`` is ours and skips the
+    build when `is_current`. Raises BuildError.
+    """
+    if "--if-needed" in extra and is_current():
+        step("the image is up to date")
+        return
+    extra = [word for word in extra if word != "--if-needed"]
+    inputs = _inputs_digest()
+    (BUILD / STAMP).unlink(missing_ok=True)
     require_root()
     require_tools("mmdebstrap", "unshare", "chroot")
     require_space(cache_dir(), 5 * GIB)
@@ -54,7 +83,9 @@ def build(extra: Sequence[str] = ()) -> None:
     python = python_tree()
     packages = cache_dir() / "packages"
     packages.mkdir(exist_ok=True)
-    step(f"building the image with kernel {kernel}")
+    log = BUILD / "mkosi.log"
+    log.unlink(missing_ok=True)
+    step(f"building the image with kernel {kernel} (about a minute; what mkosi says goes to build/mkosi.log)")
     with tempfile.TemporaryDirectory(prefix="stasis-build-") as scratch:
         sandbox = _sandbox_tree(Path(scratch) / "sandbox")
         env = dict(os.environ)
@@ -63,7 +94,7 @@ def build(extra: Sequence[str] = ()) -> None:
             ["python3", "-m", "mkosi", f"--directory={TOP}", f"--tools-tree={tools}", f"--sandbox-tree={sandbox}",
              f"--package=linux-image-{kernel}", f"--skeleton-tree={modules}", f"--extra-tree={python}",
              f"--package-cache-dir={packages}", f"--environment=VERSION_STASIS={version()}", "--force", *extra, "build"],
-            env=env, what="mkosi",
+            env=env, log=log, what="mkosi",
         )
     if not os.environ.get("STASIS_KEEP_ROOT"):
         shutil.rmtree(BUILD / "stasis-root", ignore_errors=True)
@@ -75,4 +106,5 @@ def build(extra: Sequence[str] = ()) -> None:
     missing = [name for name in ARTIFACTS if not (BUILD / name).exists()]
     if missing:
         raise BuildError(f"the build ended without {', '.join(missing)}. Its output above tells why.")
+    (BUILD / STAMP).write_text(inputs + "\n")
     step(f"done: {BUILD}/stasis.efi is {(BUILD / 'stasis.efi').stat().st_size / 1e6:.0f} MB")

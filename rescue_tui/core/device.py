@@ -8,6 +8,8 @@ from enum import StrEnum
 from rescue_tui.core.finding import Finding
 from rescue_tui.core.ident import DeviceId
 
+SIGNATURES_UNREAD = "signatures-unread"
+
 
 class DeviceKind(StrEnum):
     """How the kernel reaches a disk, or what it is stacked on."""
@@ -163,8 +165,10 @@ class Disk:
     """A whole block device.
 
     ``generation`` is the kernel's diskseq: another number after each re-plug, so a grant or a plan made for one
-    attachment never holds for the next. ``siblings`` are node names that share this disk's hardware (other namespaces
-    of its subsystem). ``slot`` is the PCI slot or USB port path.
+    attachment never holds for the next. ``siblings`` are identities of disks that share this disk's hardware (other
+    namespaces of its subsystem). ``slot`` is the PCI slot or USB port path. ``external`` is true for what hangs on USB,
+    Thunderbolt or another port that firmware calls external, and for SD cards. ``partition_table`` is gpt, dos or
+    another of blkid's names. ``model``, ``serial``, labels and names have been through `core.text.printable`.
     """
 
     id: DeviceId
@@ -195,6 +199,9 @@ class Disk:
     mounts: tuple[Mount, ...] = ()
     links: tuple[str, ...] = ()
     health: Health | None = field(default=None, compare=False)
+    partition_table: str = ""
+    siblings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def all_signatures(self) -> tuple[Signature, ...]:
@@ -212,6 +219,11 @@ class Disk:
         return self.holders + tuple(name for part in self.partitions for name in part.holders)
 
     @property
+    def signatures_complete(self) -> bool:
+        """False when a signature scan failed or has not ended: what is listed may then lack something."""
+        return all(finding.code != SIGNATURES_UNREAD for finding in self.findings)
+
+    @property
     def is_blank(self) -> bool:
-        """True when neither a partition nor any signature was found; says nothing about old data."""
-        return not self.partitions and not self.all_signatures
+        """True when all was read and neither a partition nor any signature was found; says nothing about old data."""
+        return self.signatures_complete and not self.partitions and not self.all_signatures

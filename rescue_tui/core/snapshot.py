@@ -7,16 +7,21 @@ from datetime import datetime
 
 from rescue_tui.core.device import Disk, Partition
 from rescue_tui.core.errors import DeviceError, UsageError
+from rescue_tui.core.finding import Finding
 from rescue_tui.core.ident import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All disks at ``taken_at``, ordered by identity; ``boot_part_uuid`` is the partition that firmware booted from."""
+    """All disks at ``taken_at``, ordered by identity; ``boot_part_uuid`` is the partition that firmware booted from.
+
+    ``findings`` are about hardware that shows no disk: a dead controller, a storage device without a driver.
+    """
 
     taken_at: datetime
     disks: tuple[Disk, ...]
     boot_part_uuid: str = ""
+    findings: tuple[Finding, ...] = ()
 
     def disk(self, device_id: DeviceId) -> Disk:
         """The disk with this identity; DeviceError when it is gone or when two disks claim it."""

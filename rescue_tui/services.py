@@ -5,21 +5,25 @@ Nothing here decides and nothing here touches the machine by itself; it wires co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rescue_tui.core.access import GateDecision, Role, WriteGrant
 from rescue_tui.core.device import Disk, Health
+from rescue_tui.core.errors import DeviceError
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord
+from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.snapshot import Snapshot
+from rescue_tui.jobs.casefolder import CaseFolder
 from rescue_tui.jobs.collection import collect
 from rescue_tui.jobs.imaging import ImagingOptions, make_plan
 from rescue_tui.jobs.manager import JobManager
 from rescue_tui.jobs.reporting import rebuild_report
-from rescue_tui.jobs.verification import CaseVerdict, verify_case
-from rescue_tui.system.destination import DestinationState, Destinations
+from rescue_tui.jobs.verification import CaseVerdict, Tick, verify_case
+from rescue_tui.system.destination import Destinations, DestinationState
 from rescue_tui.system.guard import GuardState, WriteGuard
 from rescue_tui.system.inventory import Inventory
 from rescue_tui.system.journal import Journal, JournalEntry
@@ -76,8 +80,13 @@ class Services:
         await self.destinations.format(await self.snapshot(), disk, filesystem, confirm)
 
     async def mount_destination(self, disk: Disk, partition: int | None = None) -> DestinationSpace:
-        """Mount the granted disk (or its only, or the named, partition) read-write and prove it by a test write."""
-        return await self.destinations.mount(await self.snapshot(), disk, partition)
+        """Mount the granted disk (or its only, or the named, partition) read-write and prove it by a test write.
+
+        Jobs that a power cut ended and whose case folders lie there show up as interrupted and can be resumed.
+        """
+        space = await self.destinations.mount(await self.snapshot(), disk, partition)
+        self.jobs.discover(Path(space.mount_point))
+        return space
 
     async def release_destination(self, disk: Disk) -> None:
         """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged."""
@@ -90,9 +99,24 @@ class Services:
     # imaging -------------------------------------------------------------------------------------------------------
     async def plan_image(self, source: Disk, to: Path, options: ImagingOptions | None = None) -> ImagingPlan:
         """What imaging ``source`` into ``to`` will do, with the exact command. Refusals and space errors come here."""
+        return (await self.plan_images((source,), to, options))[0]
+
+    async def plan_images(
+        self, sources: Sequence[Disk], to: Path, options: ImagingOptions | None = None
+    ) -> tuple[ImagingPlan, ...]:
+        """As `plan_image` for several sources, which share one new case folder and the free space."""
         snapshot = await self.snapshot()
         space = await self.destinations.space_at(snapshot, to)
-        return make_plan(snapshot, source, to, space, self.roles(snapshot), options or ImagingOptions())
+        roles = self.roles(snapshot)
+        chosen = options or ImagingOptions()
+        plans: list[ImagingPlan] = []
+        for source in sources:
+            plan = make_plan(snapshot, source, to, space, roles, chosen)
+            plans.append(plan)
+            if not chosen.resume:  # what was begun lies in folders of its own and has most of its space already
+                space = replace(space, free_bytes=max(0, space.free_bytes - plan.size_bytes))
+                chosen = replace(chosen, case_dir=Path(plan.case_dir))
+        return tuple(plans)
 
     async def start_image(self, plan: ImagingPlan) -> JobRecord:
         """Start the job in a process of its own, which outlives us."""
@@ -108,6 +132,15 @@ class Services:
         """One job; UsageError when there is none of that id (a unique prefix is enough)."""
         return self.jobs.record(job_id)
 
+    def job_map(self, job_id: str) -> Mapfile:
+        """The rescue map of an imaging job as it lies on the destination; FormatError when there is none yet."""
+        record = self.jobs.record(job_id)
+        try:
+            return CaseFolder(Path(record.case)).source(DeviceId.parse(record.source)).read_map()[0]
+        except OSError as error:
+            raise DeviceError(f"The mapfile can't be read: {error.strerror}.",
+                              "Plug in the destination and mount it.") from error
+
     async def pause_job(self, job_id: str) -> JobRecord:
         """Ask the worker to stop cleanly and keep its place; returns at once with state pausing."""
         return await self.jobs.pause(job_id)
@@ -121,9 +154,9 @@ class Services:
         return await self.jobs.cancel(job_id)
 
     # case folder ---------------------------------------------------------------------------------------------------
-    async def verify(self, case: Path) -> CaseVerdict:
-        """Re-read a case folder against its manifest and journal."""
-        return await verify_case(self.runner, case)
+    async def verify(self, case: Path, tick: Tick | None = None) -> CaseVerdict:
+        """Re-read a case folder against its manifest and journal; ``tick`` gets file, bytes done and bytes in all."""
+        return await (verify_case(self.runner, case) if tick is None else verify_case(self.runner, case, tick))
 
     async def report(self, case: Path) -> Path:
         """Write report.json and report.html of a case again; the path of the HTML."""

@@ -29,25 +29,27 @@ _NEXT: dict[JobState, frozenset[JobState]] = {
                                  JobState.FAILED, JobState.INTERRUPTED}),
     JobState.PAUSING: frozenset({JobState.PAUSED, JobState.CANCELLING, JobState.DONE, JobState.DAMAGED,
                                  JobState.FAILED, JobState.INTERRUPTED}),
-    JobState.PAUSED: frozenset({JobState.RUNNING, JobState.CANCELLED, JobState.CANCELLING, JobState.FAILED,
-                                JobState.INTERRUPTED}),
+    JobState.PAUSED: frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELLED, JobState.CANCELLING,
+                                JobState.FAILED, JobState.INTERRUPTED}),
     JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.DONE, JobState.DAMAGED, JobState.FAILED,
                                     JobState.INTERRUPTED}),
     JobState.CANCELLED: frozenset(),
     JobState.DONE: frozenset(),
     JobState.DAMAGED: frozenset(),
     JobState.FAILED: frozenset(),
-    # The worker died (power cut, SIGKILL): the job can be taken up again by a new worker.
-    JobState.INTERRUPTED: frozenset({JobState.RUNNING, JobState.CANCELLED, JobState.FAILED}),
+    # The worker died (power cut, SIGKILL), or source or destination went away or got full: a new worker can go on.
+    JobState.INTERRUPTED: frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELLED, JobState.FAILED}),
 }
 FINAL = frozenset({JobState.CANCELLED, JobState.DONE, JobState.DAMAGED, JobState.FAILED})
+RESUMABLE = frozenset({JobState.PAUSED, JobState.INTERRUPTED})
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})
 
 
 def check_transition(old: JobState, new: JobState) -> None:
     """Raise UsageError when a job in ``old`` can't go to ``new``."""
     if new not in _NEXT[old]:
-        raise UsageError(f"A {old.value} job can't become {new.value}.", "`stasis jobs list` shows the state of each job.")
+        raise UsageError(
+            f"A {old.value} job can't become {new.value}.", "`stasis jobs list` shows the state of each job.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class JobRecord:
 
     ``case`` is the case folder, ``source`` the identity of what is read. ``result`` is a plain mapping whose fields
     depend on ``kind`` (image: sha256, size_bytes, rescued_bytes, bad_bytes ...). ``error`` is the sentence and hint of
-    a failed one; ``pid`` is the worker's process.
+    a failed or interrupted one; ``pid`` is the worker's process. ``exit_status`` is what a command that waited for the
+    job ends with: 0 done, 1 damage, 130 paused or cancelled, else the class of the error (5 device, 8 space ...).
     """
 
     id: str
@@ -104,3 +107,4 @@ class JobRecord:
     error: str = ""
     hint: str = ""
     result: dict[str, object] | None = None
+    exit_status: int | None = None

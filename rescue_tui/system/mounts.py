@@ -230,9 +230,11 @@ class Mounts:
     async def _entries(self, loop: str) -> tuple[_Entry, ...]:
         """Partitions with their own numbers, from libblkid (partx(8)); start and size are in units of 512 bytes."""
         done = await self._runner.attempt(Command(
-            ("partx", "--show", "--raw", "--noheadings", "--output", "NR,START,SECTORS,TYPE", loop)))
+            ("partx", "--raw", "--noheadings", "--output", "NR,START,SECTORS,TYPE", loop)))
+        if not done.ok and b"failed to read partition table" not in done.stderr:
+            raise failure(done)
         found = []
-        for line in decode(done.stdout).splitlines() if done.ok else ():
+        for line in decode(done.stdout).splitlines():
             words = line.split()
             if len(words) == 4 and all(word.isdecimal() for word in words[:3]) and words[3] not in _EXTENDED:
                 found.append(_Entry(int(words[0]), int(words[1]) * 512, int(words[2]) * 512, printable(words[3])))

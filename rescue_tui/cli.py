@@ -62,7 +62,7 @@ _NEED_ROOT = frozenset({"image", "mount", "unmount", "collect",
 Verb = Callable[[Services, argparse.Namespace, Output], Coroutine[None, None, ExitStatus]]
 
 
-class InterruptedCallError(RescueError):
+class InterruptedCall(RescueError):
     """Somebody pressed Ctrl-C."""
 
     status = ExitStatus.INTERRUPTED
@@ -86,7 +86,7 @@ def run(argv: Sequence[str], services: Callable[[], Services], tui: Callable[[Se
         except RescueError as refusal:
             return _end(output, verb, refusal)
         except KeyboardInterrupt:
-            interrupted = InterruptedCallError("Interrupted.", "Jobs go on; `stasis jobs list` shows them.")
+            interrupted = InterruptedCall("Interrupted.", "Jobs go on; `stasis jobs list` shows them.")
             return _end(output, verb, interrupted)
         except BrokenPipeError:
             raise

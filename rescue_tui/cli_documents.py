@@ -63,12 +63,16 @@ def disk_fields(disk: Disk, role: Role, health: Health | None, guard: Mapping[st
         "backing_file": disk.backing_file,
         "namespace": disk.namespace,
         "health": health,
+        "partition_table": disk.partition_table,
         "signatures": disk.signatures,
+        "signatures_complete": disk.signatures_complete,
         "partitions": [_partition_fields(part, guard) for part in disk.partitions],
         "holders": disk.holders,
         "slaves": disk.slaves,
         "mounts": disk.mounts,
         "links": disk.links,
+        "siblings": disk.siblings,
+        "findings": disk.findings,
         "guard": guard.get(disk.node, UNKNOWN_GUARD),
     }.items()}
 

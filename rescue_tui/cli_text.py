@@ -24,7 +24,7 @@ _MODEL_CHARACTERS = 24
 def device_row(disk: Disk, role: Role, health: Health | None) -> tuple[str, ...]:
     """The row of one disk below DEVICE_HEADS; short enough for 80 columns when the names are."""
     model = disk.model or disk.backing_file
-    return (disk.node.removeprefix("/dev/"), role.access.value, human_bytes(disk.size_bytes),
+    return (disk.node, role.access.value, human_bytes(disk.size_bytes),
             model if len(model) <= _MODEL_CHARACTERS else f"{model[:_MODEL_CHARACTERS - 3]}...",
             disk.serial or "-", content_words(disk), health_words(health))
 
@@ -37,7 +37,8 @@ def content_words(disk: Disk) -> str:
     parts = list(dict.fromkeys(kind for part in disk.partitions for kind in _kinds(part.signatures)))
     count = len(disk.partitions)
     inner = ", ".join(parts) or (_count(count, "partition") if count else "")
-    return ": ".join(filter(None, (", ".join(own), inner)))
+    words = ": ".join(filter(None, (", ".join(own), inner)))
+    return words if disk.signatures_complete else f"{words} (not all could be read)".strip()
 
 
 def _kinds(signatures: Sequence[Signature]) -> list[str]:
@@ -87,6 +88,7 @@ def device_lines(disk: Disk, role: Role, health: Health | None, guard: str) -> l
     pairs += [("holder", name) for name in disk.all_holders]
     pairs += [("mounted", f"{mount.target} ({mount.filesystem}, {'rw' if mount.writable else 'ro'})")
               for mount in disk.all_mounts]
+    pairs += [("finding", finding_words(finding)) for finding in disk.findings]
     pairs += _health_pairs(health)
     return [f"{name:<13} {value}" for name, value in pairs if value]
 
@@ -130,7 +132,7 @@ def gate_row(disk: Disk, decision: GateDecision) -> tuple[str, ...]:
     answer = "yes" if decision.allowed else decision.refusals[0].summary
     if others > 0:
         answer += f" (and {others} more reason{'s' if others > 1 else ''})"
-    return disk.node.removeprefix("/dev/"), disk.serial or "-", human_bytes(disk.size_bytes), answer
+    return disk.node, disk.serial or "-", human_bytes(disk.size_bytes), answer
 
 
 def granted_row(state: DestinationState) -> tuple[str, ...]:

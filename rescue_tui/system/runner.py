@@ -33,7 +33,8 @@ Redeem = Callable[[WriteGrant], None]
 
 
 def _refuse_every_grant(grant: WriteGrant) -> None:
-    raise SetupError(f"Nothing here can redeem the grant for {grant.device_id}.", "This is a mistake in Stasis: report it.")
+    raise SetupError(f"Nothing here can redeem the grant for {grant.device_id}.",
+                     "This is a mistake in Stasis: report it.")
 
 
 class Running:
@@ -61,7 +62,7 @@ class Running:
 
 
 class Runner:
-    """Starts commands. ``redeem`` is called with the grant of a command just before the spawn and refuses stale ones."""
+    """Starts commands. ``redeem`` gets the grant of a command just before the spawn and refuses stale ones."""
 
     def __init__(self, redeem: Redeem = _refuse_every_grant) -> None:
         self._redeem = redeem
@@ -70,7 +71,8 @@ class Runner:
         """Where a tool is; SetupError that names it when it is not installed."""
         found = shutil.which(tool, path=ENVIRONMENT["PATH"])
         if found is None:
-            raise SetupError(f"The program {tool} is not installed.", "On Debian, `apt-file search` tells its package; the Stasis image has it.")
+            raise SetupError(f"The program {tool} is not installed.",
+                             "On Debian, `apt-file search` tells its package; the Stasis image has it.")
         return found
 
     def has(self, tool: str) -> bool:
@@ -123,11 +125,13 @@ class Runner:
                 path, *command.argv[1:], stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT, cwd="/",
                 process_group=0)
         except OSError as error:
-            raise CommandError(f"{command.argv[0]} could not be started: {error.strerror}.", "", command.line) from error
+            raise CommandError(
+                f"{command.argv[0]} could not be started: {error.strerror}.", "", command.line) from error
         return process, started
 
     async def _communicate(self, process: asyncio.subprocess.Process, command: Command) -> tuple[bytes, bytes, int]:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         limit = command.output_limit_bytes
         stdout, stderr, _ = await asyncio.gather(
             _keep(process.stdout, limit), _keep(process.stderr, limit), _feed(process, command.stdin))

@@ -32,7 +32,8 @@ class Workspace:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SetupError(f"{path} can't be made: {error.strerror}.", "Run as root, or set STASIS_STATE to a directory of yours.") from error
+            raise SetupError(f"{path} can't be made: {error.strerror}.",
+                             "Run as root, or set STASIS_STATE to a directory of yours.") from error
         return path
 
     @property

@@ -42,7 +42,8 @@ def test_linter_passes(tool: str, arguments: list[str]) -> None:
 def test_shell_scripts_pass_shellcheck() -> None:
     scripts = [str(path.relative_to(ROOT)) for path in shell_scripts()]
     assert scripts
-    assert_tool_passes("shellcheck", ["--severity=style", *scripts])
+    # SC1091: files of the machine that a script reads (/etc/os-release) aren't here to be followed.
+    assert_tool_passes("shellcheck", ["--severity=style", "--exclude=SC1091", *scripts])
 
 
 def test_shellcheck_catches_a_bad_script(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_shellcheck_catches_a_bad_script(tmp_path: Path) -> None:
 def test_ruff_catches_a_spawn_outside_the_runner(tmp_path: Path) -> None:
     module = tmp_path / "bad.py"
     module.write_text("import subprocess\n\nsubprocess.run(['true'], check=True)\n")
-    done = _run("ruff", "check", "--no-cache", "--isolated", "--config", str(ROOT / "pyproject.toml"), str(module))
+    done = _run("ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(module))
     assert done.returncode != 0
     assert "TID251" in done.stdout, done.stdout + done.stderr
 

@@ -157,7 +157,7 @@ def test_a_whole_session(run: Run, bench: Bench, tmp_path: Path) -> None:
     assert not list(point.glob("stasis-case-*"))
 
     status, imaged = run("image", "SOURCE-1", "--to", str(point))
-    assert (status, imaged["exit"], imaged["detached"]) == (0, 0, False)
+    assert (status, imaged["exit"], imaged["detached"]) == (0, 0, False), imaged["jobs"]
     job = imaged["jobs"][0]
     assert (job["state"], job["result"]["sha256"], job["progress"]["bad_bytes"]) == ("done", before, 0)
     image, case = Path(imaged["plans"][0]["image"]), Path(imaged["plans"][0]["case_dir"])
@@ -213,7 +213,7 @@ def test_a_job_outlives_the_call_and_can_be_attached(run: Run, bench: Bench) -> 
     status, started = run("image", "SOURCE-1", "--to", point, "--detach")
     assert (status, started["detached"]) == (0, True)
     status, attached = run("jobs", "attach", started["jobs"][0]["id"])
-    assert (status, attached["jobs"][0]["state"]) == (0, "done")
+    assert (status, attached["jobs"][0]["state"]) == (0, "done"), attached
     assert attached["jobs"][0]["result"]["sha256"] == _sha256(bench.source_file)
     assert run("destination", "release", "TARGET-1")[0] == 0
 

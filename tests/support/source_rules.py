@@ -85,7 +85,8 @@ def missing_docstrings(module: Module) -> Iterator[str]:
             yield f"{module.path}:{node.lineno}: {name} without docstring"
 
 
-Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Documented = ast.ClassDef | Function
 
 
 def _public(body: list[ast.stmt], prefix: str, *, in_class: bool) -> Iterator[tuple[Documented, str]]:
@@ -95,8 +96,15 @@ def _public(body: list[ast.stmt], prefix: str, *, in_class: bool) -> Iterator[tu
         if in_class and not isinstance(node, ast.ClassDef) and (_is_hook(node.name) or _is_setter_or_overload(node)):
             continue
         yield node, prefix + node.name
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and not _is_bare_protocol(node):
             yield from _public(node.body, f"{node.name}.", in_class=True)
+
+
+def _is_bare_protocol(node: ast.ClassDef) -> bool:
+    """A protocol whose methods are only names of what is documented where it is done."""
+    return any(ast.unparse(base).startswith("Protocol") for base in node.bases) and all(
+        isinstance(each.body[-1], ast.Expr) and isinstance(each.body[-1].value, ast.Constant)
+        and each.body[-1].value.value is ... for each in node.body if isinstance(each, Function))
 
 
 def _is_hook(name: str) -> bool:
@@ -125,7 +133,9 @@ def broad_excepts(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ExceptHandler):
             caught: list[ast.expr | None] = [*node.type.elts] if isinstance(node.type, ast.Tuple) else [node.type]
-            if any(each is None or (isinstance(each, ast.Name) and each.id in BROAD) for each in caught):
+            # What cleans up and raises again hides nothing.
+            raises = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            if not raises and any(each is None or (isinstance(each, ast.Name) and each.id in BROAD) for each in caught):
                 yield f"{module.path}:{node.lineno}: catches everything"
         elif isinstance(node, ast.Call) and _called(node).rsplit(".", 1)[-1] == "suppress" and any(
                 isinstance(each, ast.Name) and each.id in BROAD for each in node.args):

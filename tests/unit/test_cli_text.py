@@ -21,7 +21,7 @@ from rescue_tui.cli_text import (
     progress_words,
 )
 from rescue_tui.core.access import Access, Role
-from rescue_tui.core.device import Health, Signature
+from rescue_tui.core.device import SIGNATURES_UNREAD, Health, Signature
 from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.core.imaging import ImagingPlan
 from rescue_tui.core.job import JobState, Progress
@@ -37,6 +37,8 @@ def test_every_signature_is_named() -> None:
     both = (Signature("xfs", "filesystem", 0), Signature("linux_raid_member", "raid", 4096))
     twice = replace(usb_disk(), signatures=both)
     assert content_words(twice) == "xfs, linux_raid_member"
+    unread = Finding(Severity.WARNING, SIGNATURES_UNREAD, "The scan failed.")
+    assert content_words(replace(usb_disk(), findings=(unread,))) == "(not all could be read)"
     bare = replace(nvme_disk(), partitions=(replace(nvme_disk().partitions[0], signatures=()),))
     assert content_words(bare) == "gpt: 1 partition"
 
@@ -52,7 +54,7 @@ def test_health_words(health: Health | None, words: str) -> None:
 
 def test_a_device_row_is_short() -> None:
     row = device_row(replace(nvme_disk(), model="M" * 40), SOURCE, None)
-    assert row == ("nvme0n1", "source", "894.3 GiB", "M" * 21 + "...", "S4EVNX0M123456", "gpt: xfs", "-")
+    assert row == ("/dev/nvme0n1", "source", "894.3 GiB", "M" * 21 + "...", "S4EVNX0M123456", "gpt: xfs", "-")
 
 
 def test_a_device_tells_all_that_is_known() -> None:
@@ -71,7 +73,7 @@ def test_a_health_that_is_not_known_says_why() -> None:
 def test_the_gate_gives_the_first_reason_and_counts_the_rest() -> None:
     services, snapshot = CliServices(), Snapshot(MOMENT, (nvme_disk(), usb_disk()))
     inside, outside = (gate_row(disk, services.gate(snapshot, disk)) for disk in snapshot.disks)
-    assert inside == ("nvme0n1", "S4EVNX0M123456", "894.3 GiB", "It is inside this machine. (and 1 more reason)")
+    assert inside == ("/dev/nvme0n1", "S4EVNX0M123456", "894.3 GiB", "It is inside this machine. (and 1 more reason)")
     assert outside[-1] == "yes"
 
 

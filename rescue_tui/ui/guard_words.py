@@ -1,0 +1,19 @@
+"""The write guard in the few words of the status bar. Pure."""
+
+from __future__ import annotations
+
+from rescue_tui.system.guard import GuardState
+
+
+def guard_words(guard: GuardState) -> str:
+    """``on (12 locked)``; anything weaker in capitals."""
+    if guard.armed:
+        return f"on ({guard.protected} locked)"
+    if guard.findings:
+        return f"{len(guard.findings)} OPEN DEVICES" if len(guard.findings) > 1 else "1 OPEN DEVICE"
+    return "NOT ARMED"
+
+
+def refused_attempts(guard: GuardState) -> str:
+    """Refused write attempts; a dash while no layer counts them."""
+    return "-" if guard.refused is None else str(guard.refused)

@@ -1,0 +1,176 @@
+"""Dialogs over a screen: help, an error, a question, a line to type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from rescue_tui.core.errors import RescueError
+from rescue_tui.ui.safe import Safe
+from rescue_tui.ui.widgets.bars import KeyBar, Line
+
+
+class _PageDialog(ModalScreen[None]):
+    """A page to read and close."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close"),
+        Binding("enter", "close", "Close", show=False),
+        Binding("q", "close", "Close", show=False),
+        Binding("question_mark", "close", "Close", show=False),
+        Binding("f1", "close", "Close", show=False),
+    ]
+
+    def __init__(self, title: str, page: str | Text) -> None:
+        super().__init__()
+        self._title = title
+        self._page = page
+
+    def compose(self) -> ComposeResult:
+        """Title, page, keys."""
+        with Vertical(classes="dialog tall"):
+            yield Line(self._title, classes="dialog-title")
+            with VerticalScroll(id="page"):
+                yield Line(self._page)
+            yield KeyBar()
+
+    def action_close(self) -> None:
+        """Close."""
+        self.dismiss(None)
+
+
+class HelpDialog(_PageDialog):
+    """What a screen shows and what its keys do."""
+
+
+class ErrorDialog(_PageDialog):
+    """An error: what happened, what to do, and below what proves it, which scrolls."""
+
+    def __init__(self, safe: Safe, error: RescueError) -> None:
+        page = Text()
+        page.append_text(safe.text(error.summary, "bold", None))
+        if error.hint:
+            page.append("\n\nWhat to do: ").append_text(safe.text(error.hint, limit=None))
+        if error.evidence:
+            page.append("\n\nEvidence:\n").append_text(safe.block(error.evidence))
+        super().__init__("That did not work", page)
+
+
+class ConfirmDialog(ModalScreen[bool]):
+    """A question that y answers with yes and n, Escape or Enter with no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n", "answer(False)", "No"),
+        Binding("escape", "answer(False)", "No", show=False),
+    ]
+
+    def __init__(self, title: str, words: str | Text) -> None:
+        super().__init__()
+        self._title = title
+        self._words = words
+
+    def compose(self) -> ComposeResult:
+        """Question and keys."""
+        with Vertical(classes="dialog"):
+            yield Line(self._title, classes="dialog-title")
+            with VerticalScroll(id="page", classes="short"):
+                yield Line(self._words)
+            yield KeyBar()
+
+    def action_answer(self, answer: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)
+
+
+class ChoiceDialog(ModalScreen[str]):
+    """A choice by letters: each choice is a key, its value and its words."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Back")]
+
+    def __init__(self, title: str, words: str | Text, choices: tuple[tuple[str, str, str], ...]) -> None:
+        super().__init__()
+        self._title = title
+        self._words = words
+        self._choices = choices
+        for key, value, description in choices:
+            self._bindings.bind(key, f"choose('{value}')", description, show=False)
+
+    def compose(self) -> ComposeResult:
+        """Question and keys."""
+        with Vertical(classes="dialog"):
+            yield Line(self._title, classes="dialog-title")
+            with VerticalScroll(id="page", classes="short"):
+                yield Line(self._words)
+                yield Line("\n".join(f"  {key}  {description}" for key, _, description in self._choices))
+            yield KeyBar()
+
+    def action_choose(self, value: str) -> None:
+        """Close with the value."""
+        self.dismiss(value)
+
+    def action_close(self) -> None:
+        """Close without one."""
+        self.dismiss(None)
+
+
+class PromptDialog(ModalScreen[str]):
+    """One line to type; Enter takes it when ``refusal`` has nothing against it, Escape gives up."""
+
+    enter_words = "OK"
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Back"),
+    ]
+
+    def __init__(
+        self, title: str, words: str | Text, *, value: str = "", refusal: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._words = words
+        self._value = value
+        self._refusal = refusal
+
+    def compose(self) -> ComposeResult:
+        """What is asked, the line, what is wrong with it, keys."""
+        with Vertical(classes="dialog"):
+            yield Line(self._title, classes="dialog-title")
+            with VerticalScroll(id="page", classes="short", can_focus=False):
+                yield Line(self._words)
+            yield PlainInput(self._value)
+            yield Line("", id="refusal")
+            yield KeyBar()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the line, or say what is wrong with it."""
+        event.stop()
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Take the line, or say what is wrong with it."""
+        value = self.query_one(PlainInput).value
+        refusal = self._refusal(value)
+        if refusal:
+            self.query_one("#refusal", Line).show(Text(refusal, style="bold red"))
+            return
+        self.dismiss(value)
+
+    def action_close(self) -> None:
+        """Close without one."""
+        self.dismiss(None)
+
+
+class PlainInput(Input):
+    """One line without a border of blocks and without a blinking cursor, which would repaint a serial line for ever."""
+
+    def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:  # noqa: A002
+        super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
+        self.cursor_blink = False

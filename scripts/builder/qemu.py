@@ -1,4 +1,4 @@
-"""What the host offers for running the built image: QEMU, UEFI firmware, an accelerator that works, the image itself."""
+"""What the host offers for running the built image: QEMU, UEFI firmware, an accelerator that works, the image."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,7 @@ FIRMWARE = (
     ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
 )
 KVM_TRIAL_SECONDS = 8.0
-SEABIOS_ANSWER = b"SeaBIOS (version"
+KERNEL_ANSWER = b"Linux version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +70,23 @@ def firmware_pair() -> tuple[Path, Path]:
     raise BuildError("no UEFI firmware for QEMU found. `scripts/setup` installs it (package ovmf).")
 
 
-def _firmware_speaks_under_kvm() -> bool:
-    """Whether SeaBIOS gets far enough under KVM to print its name on the debug port.
+def _kernel_starts_under_kvm(kernel: Path) -> bool:
+    """Whether ``kernel`` gets far enough under KVM to print its version.
 
-    On some cloud machines /dev/kvm opens, yet QEMU aborts or the firmware never runs.
+    On some cloud machines /dev/kvm opens and SeaBIOS runs to its end, but no kernel ever starts; on others QEMU aborts.
     """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             process = subprocess.Popen(
                 [PROGRAM, "-nodefaults", "-no-user-config", "-machine", "q35", "-accel", "kvm", "-cpu", "host",
-                 "-m", "64", "-display", "none", "-chardev", f"socket,id=debug,fd={theirs.fileno()}",
-                 "-device", "isa-debugcon,iobase=0x402,chardev=debug"],
+                 "-m", "512", "-display", "none", "-chardev", f"socket,id=serial,fd={theirs.fileno()}",
+                 "-serial", "chardev:serial", "-kernel", str(kernel), "-append", "earlyprintk=ttyS0 console=ttyS0"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
         try:
-            return _says(ours, SEABIOS_ANSWER, KVM_TRIAL_SECONDS)
+            return _says(ours, KERNEL_ANSWER, KVM_TRIAL_SECONDS)
         finally:
             process.kill()
             process.wait()
@@ -110,8 +111,19 @@ def _says(line: socket.socket, answer: bytes, seconds: float) -> bool:
 
 
 @functools.cache
-def working_accel() -> Literal["kvm", "tcg"]:
-    """``kvm`` when a firmware really runs under it here, else ``tcg``; found out by trying, once a process."""
+def working_accel(kernel: Path) -> Literal["kvm", "tcg"]:
+    """``kvm`` when ``kernel`` really starts under it here, else ``tcg``.
+
+    Found out by trying, which takes seconds where it fails; the answer is kept beside the kernel until the next boot of
+    this machine.
+    """
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
-    return "kvm" if _firmware_speaks_under_kvm() else "tcg"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    note = kernel.with_name(f"{kernel.name}.accel")
+    if note.is_file() and note.read_text().startswith(boot):
+        return "kvm" if note.read_text().endswith("kvm\n") else "tcg"
+    accel: Literal["kvm", "tcg"] = "kvm" if _kernel_starts_under_kvm(kernel) else "tcg"
+    with suppress(PermissionError):
+        note.write_text(f"{boot} {accel}\n")
+    return accel

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +23,14 @@ def soon() -> Deadline:
 
 
 @pytest.fixture
-def shell() -> Iterator[tuple[Guest, socket.socket]]:
+def shell(tmp_path: Path) -> Iterator[tuple[Guest, socket.socket]]:
     ours, theirs = socket.socketpair()
     pump = Pump()
     guest = Guest(pump.port("hvc0", ours))
     with pump, theirs:
         end = theirs.fileno()
-        process = subprocess.Popen(["sh"], stdin=end, stdout=end, stderr=end)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        process = subprocess.Popen(["sh"], stdin=end, stdout=end, stderr=end, env=environment)
         try:
             yield guest, theirs
         finally:
@@ -49,7 +52,7 @@ def test_bytes_and_long_scripts_pass_unchanged(shell: tuple[Guest, socket.socket
     assert guest.check(["echo", text], soon()) == text
 
 
-def test_files_go_in_and_come_out(shell: tuple[Guest, socket.socket], tmp_path: object) -> None:
+def test_files_go_in_and_come_out(shell: tuple[Guest, socket.socket], tmp_path: Path) -> None:
     guest, _ = shell
     data = bytes(range(256)) * 20
     guest.put(f"{tmp_path}/a b", data, soon())
@@ -80,7 +83,7 @@ def test_a_deadline_names_the_command(shell: tuple[Guest, socket.socket]) -> Non
 
 
 def test_the_token_is_never_typed_whole() -> None:
-    typed = "\n".join(script_lines("true " * 2000, TOKEN)).replace(f"/tmp/.h-{TOKEN}", "")
+    typed = "\n".join(script_lines("true " * 2000, TOKEN)).replace(f"/.h-{TOKEN}", "")
     assert TOKEN not in typed
     assert max(len(line) for line in script_lines("true " * 2000, TOKEN)) < 1200
 

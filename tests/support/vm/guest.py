@@ -45,7 +45,7 @@ def script_lines(script: str, token: str) -> list[str]:
 
     The token is never typed in one piece, so that an echo can't be taken for an answer.
     """
-    base = f"/tmp/.h-{token}"
+    base = f"${{TMPDIR:-/tmp}}/.h-{token}"
     encoded = base64.b64encode(script.encode()).decode()
     lines = [f": >{base}.b"]
     lines += [
@@ -55,7 +55,9 @@ def script_lines(script: str, token: str) -> list[str]:
     lines.append(f"base64 -d <{base}.b >{base}.s; sh {base}.s >{base}.o 2>{base}.e </dev/null; h=$?")
     lines.append(f"t={front}; t=${{t}}{back}")
     lines += [f"base64 <{base}.{stream} | sed \"s/.*/<$t:{stream}:&>/\"" for stream in "oe"]
-    lines.append(f"echo \"<$t:x:$h:$(wc -c <{base}.o | tr -d ' '):$(wc -c <{base}.e | tr -d ' ')>\"; rm -f {base}.*")
+    # The files go before the last line comes: who has seen it may end the shell at once.
+    lines.append(f"o=$(wc -c <{base}.o | tr -d ' '); e=$(wc -c <{base}.e | tr -d ' '); rm -f {base}.*")
+    lines.append('echo "<$t:x:$h:$o:$e>"')
     return lines
 
 

@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
 from rescue_tui import cli
 from rescue_tui.services import Services
@@ -18,6 +19,9 @@ def main() -> int:
     """Entry point of the console script; the exit status."""
     sys.excepthook = _crash
     argv = sys.argv[1:]
+    # Python leaves out streams that the caller closed.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that can't show a letter gets its escape, never a traceback.
         if hasattr(stream, "reconfigure"):
@@ -28,6 +32,10 @@ def main() -> int:
 
         return worker.main(Path(argv[1]))
     return cli.run(argv, Services, _tui)
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _tui(services: Services) -> int:

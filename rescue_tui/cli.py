@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rescue_tui import __version__
@@ -41,10 +43,12 @@ from rescue_tui.cli_text import (
 from rescue_tui.core.device import Disk, Health
 from rescue_tui.core.errors import (
     CommandError,
+    DeviceError,
     ExitStatus,
     PolicyRefusal,
     RescueError,
     SetupError,
+    SpaceError,
     UsageError,
 )
 from rescue_tui.core.job import JobRecord
@@ -77,27 +81,53 @@ def run(argv: Sequence[str], services: Callable[[], Services], tui: Callable[[Se
     verb = verb_of(argv)
     try:
         try:
-            arguments = parse(argv)
-            if arguments.verb is None:
-                _need_terminal()
-                return tui(services())
-            refuse(arguments, is_root=os.geteuid() == 0)
-            return int(asyncio.run(VERBS[arguments.verb](services(), arguments, output)))
-        except RescueError as refusal:
-            return _end(output, verb, refusal)
+            status = _answer(argv, services, tui, output)
+        except RescueError as error:
+            status = _end(output, verb, error)
         except KeyboardInterrupt:
-            interrupted = InterruptedCall("Interrupted.", "Jobs go on; `stasis jobs list` shows them.")
-            return _end(output, verb, interrupted)
-        except BrokenPipeError:
-            raise
-        except PermissionError as error:
-            return _end(output, verb, SetupError(f"{_named(error)}: {error.strerror}.", "Run as root."))
-        except OSError as error:
-            return _end(output, verb, CommandError(f"{_named(error)}: {error.strerror}."))
+            status = _end(output, verb, InterruptedCall("Interrupted.", "Jobs go on; `stasis jobs list` shows them."))
+        output.flush()
+        return status
     except BrokenPipeError:
-        # The reader went away, as `head` does: no words, and nothing for Python to flush at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitStatus.INTERRUPTED)
+        # The reader went away, as `head` does: no words.
+        status = int(ExitStatus.INTERRUPTED)
+    except OSError as error:
+        with suppress(OSError):
+            output.say(f"The answer can't be written: {error.strerror}.")
+        status = int(_refusal(error).status)
+    # Nothing may be left for Python to flush at its exit, which would fail again.
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.stdout.fileno())
+    return status
+
+
+def _answer(
+    argv: Sequence[str], services: Callable[[], Services], tui: Callable[[Services], int], output: Output
+) -> int:
+    arguments = parse(argv)
+    if arguments.verb is None:
+        _need_terminal()
+        return tui(services())
+    refuse(arguments, is_root=os.geteuid() == 0)
+    try:
+        return int(asyncio.run(VERBS[arguments.verb](services(), arguments, output)))
+    except OSError as error:
+        # What no layer below has put into words. Without a file name it is about our own streams, see `run`.
+        if not error.filename:
+            raise
+        raise _refusal(error) from error
+
+
+def _refusal(error: OSError) -> RescueError:
+    """What the system refused, as an error with the status that fits."""
+    words = f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return SetupError(words, "Run as root.")
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return SpaceError(words, "Make room, then try again.")
+    if error.errno in {errno.EIO, errno.ENXIO, errno.ENODEV}:
+        return DeviceError(words, "The kernel log tells more.")
+    return CommandError(words)
 
 
 def crashed(argv: Sequence[str], what: str) -> int:
@@ -110,10 +140,6 @@ def crashed(argv: Sequence[str], what: str) -> int:
 def _end(output: Output, verb: str, error: RescueError) -> int:
     output.error(verb, error)
     return int(error.status)
-
-
-def _named(error: OSError) -> str:
-    return str(error.filename) if error.filename else "The system refused"
 
 
 def _need_terminal() -> None:
@@ -139,9 +165,13 @@ def refuse(arguments: argparse.Namespace, *, is_root: bool) -> None:
 async def _devices(services: Services, arguments: argparse.Namespace, output: Output) -> ExitStatus:
     await _show_devices(services, arguments, output)
     if arguments.watch:
-        async for _ in services.changes():
-            output.line()
-            await _show_devices(services, arguments, output)
+        try:
+            async for _ in services.changes():
+                output.line()
+                await _show_devices(services, arguments, output)
+        except asyncio.CancelledError:
+            # Ctrl-C is how a watch ends; the last answer stands.
+            return ExitStatus.INTERRUPTED
     return ExitStatus.GOOD
 
 

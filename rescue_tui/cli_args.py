@@ -57,9 +57,9 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 
 def verb_of(argv: Sequence[str]) -> str:
-    """The verb that ``argv`` names, even if the rest of it can't be parsed; ``stasis`` when it names none."""
+    """The verb that ``argv`` names, even if the rest of it can't be parsed; ``error`` when it names none."""
     first = next((word for word in argv if not word.startswith("-")), "")
-    return first if first in VERBS else "stasis"
+    return first if first in VERBS else "error"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,6 +30,11 @@ class Output:
         self.as_json = as_json
         self.on_terminal = stdout.isatty()
 
+    def flush(self) -> None:
+        """Hand over what is still buffered; OSError when nobody takes it."""
+        self.stdout.flush()
+        self.stderr.flush()
+
     def document(self, document: Document) -> None:
         """Print one document as one line; nothing in text mode."""
         if self.as_json:

@@ -1,6 +1,6 @@
 """An operator's whole session by verbs, on loop devices: real file systems, ddrescue, workers, grants and mounts.
 
-A loop device has no serial, so `LoopServices` prints one on it; nothing else is pretended.
+See tests/support/loop_services.py for the one thing that is pretended.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rescue_tui import cli
-from rescue_tui.core.device import Disk
-from rescue_tui.core.snapshot import Snapshot
-from rescue_tui.services import Services
-from rescue_tui.system.workspace import Workspace
+from tests.support.loop_services import LoopServices
 from tests.support.source_rules import ROOT
 
 pytestmark = [
@@ -55,23 +54,6 @@ class Bench:
     source_file: Path
     destination: str
     serials: dict[str, str]
-
-
-class LoopServices(Services):
-    """The real services; the loop devices of the test carry serials."""
-
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(Workspace(bench.state))
-        self._serials = bench.serials
-
-    async def snapshot(self) -> Snapshot:
-        """As it is, with serials."""
-        seen = await super().snapshot()
-        return replace(seen, disks=tuple(self._named(disk) for disk in seen.disks))
-
-    def _named(self, disk: Disk) -> Disk:
-        serial = self._serials.get(disk.node)
-        return disk if serial is None else replace(disk, serial=serial)
 
 
 @pytest.fixture
@@ -110,7 +92,7 @@ def run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Run:
 
     def call(*argv: str) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
-        status = cli.run([*argv, "--json"], lambda: LoopServices(bench), lambda _services: 0)
+        status = cli.run([*argv, "--json"], lambda: LoopServices(bench.state, bench.serials), lambda _services: 0)
         out = capsys.readouterr().out
         assert out.count("\n") == 1, out
         return status, json.loads(out)
@@ -216,6 +198,43 @@ def test_a_job_outlives_the_call_and_can_be_attached(run: Run, bench: Bench) -> 
     assert (status, attached["jobs"][0]["state"]) == (0, "done"), attached
     assert attached["jobs"][0]["result"]["sha256"] == _sha256(bench.source_file)
     assert run("destination", "release", "TARGET-1")[0] == 0
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_job(run: Run, bench: Bench) -> None:
+    assert run("destination", "grant", "TARGET-1", "--confirm", "TARGET-1")[0] == 0
+    assert run("destination", "format", "TARGET-1", "--confirm", "TARGET-1", "--filesystem", "xfs")[0] == 0
+    point = run("destination", "mount", "TARGET-1")[1]["space"]["mount_point"]
+    serials = [f"{node}={serial}" for node, serial in bench.serials.items()]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.loop_services", str(bench.state), *serials, "--", "image", "SOURCE-1",
+         "--to", point, "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        process_group=0,
+    ) as waiting:
+        assert waiting.stderr is not None
+        job_id = waiting.stderr.readline().split(":")[1].strip()
+        worker = _worker_of(bench.state / "jobs" / job_id / "job.json")
+        os.kill(worker, signal.SIGSTOP)  # so that the job can't end before the key is pressed
+        try:
+            os.killpg(waiting.pid, signal.SIGINT)
+            out, err = waiting.communicate(timeout=LIMIT_SECONDS)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+    document = json.loads(out)
+    assert (waiting.returncode, document["detached"], document["exit"]) == (130, True, 130)
+    assert f"stasis jobs attach {job_id}" in err
+    status, attached = run("jobs", "attach", job_id)
+    assert (status, attached["jobs"][0]["result"]["sha256"]) == (0, _sha256(bench.source_file))
+    assert run("destination", "release", "TARGET-1")[0] == 0
+
+
+def _worker_of(record: Path) -> int:
+    """The process that works at a job, once it has said so."""
+    until = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < until:
+        pid = json.loads(record.read_text(encoding="utf-8"))["pid"]
+        if pid is not None:
+            return int(pid)
+    raise AssertionError(f"no worker took up the job: {record.read_text(encoding='utf-8')}")
 
 
 def test_the_program_itself_lists_this_machine(bench: Bench) -> None:

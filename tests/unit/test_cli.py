@@ -8,8 +8,10 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from rescue_tui import __main__, cli
 from rescue_tui.core.errors import DeviceError, RescueError, SpaceError
 from rescue_tui.core.job import JobState
 from tests.support.cli_services import CliServices, job
+from tests.support.source_rules import ROOT
 
 Run = Callable[..., "Answer"]
 
@@ -255,7 +258,8 @@ def test_an_error_of_the_services_is_told(run: Run, error: RescueError) -> None:
     assert document["error"]["summary"] == error.summary
 
 
-@pytest.mark.parametrize(("number", "status"), [(errno.EACCES, 4), (errno.EPERM, 4), (errno.EIO, 6), (errno.ENOSPC, 6)])
+@pytest.mark.parametrize(("number", "status"), [(errno.EACCES, 4), (errno.EPERM, 4), (errno.EIO, 5), (errno.ENOSPC, 8),
+                                              (errno.ELOOP, 6)])
 def test_what_the_system_refuses_is_one_sentence(run: Run, number: int, status: int) -> None:
     class Refusing(CliServices):
         async def report(self, case: Any) -> Any:
@@ -302,6 +306,26 @@ def test_a_reader_that_went_away_is_no_news(monkeypatch: pytest.MonkeyPatch, cap
         monkeypatch.setattr(sys, "stdout", stdout)
         assert cli.run(["devices", "--json"], CliServices, lambda _services: 0) == 130
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("argv", [["devices", "--json"], ["devices"], ["nonsense", "--json"]])
+def test_an_answer_that_can_not_be_written_is_told(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert cli.run(argv, CliServices, lambda _services: 0) == 8
+    assert capfd.readouterr().err == "stasis: The answer can't be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2)])
+def test_closed_streams_are_no_mistake(closed: tuple[int, ...], tmp_path: Path) -> None:
+    script = ("import os, sys; [os.close(int(each)) for each in sys.argv[1:]]; "
+              "os.execv(sys.executable, [sys.executable, '-m', 'rescue_tui', 'jobs', 'list'])")
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, closed)], cwd=ROOT, capture_output=True, timeout=60, check=False,
+        env={**os.environ, "STASIS_STATE": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_without_a_verb_a_terminal_is_needed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,8 @@ def test_nothing_is_retried_by_default() -> None:
 
 
 @pytest.mark.parametrize(("argv", "verb"), [
-    (["devices"], "devices"), (["--json", "image", "--nonsense"], "image"), (["nonsense"], "stasis"), ([], "stasis"),
-    (["--json"], "stasis"),
+    (["devices"], "devices"), (["--json", "image", "--nonsense"], "image"), (["nonsense"], "error"), ([], "error"),
+    (["--json"], "error"),
 ])
 def test_the_verb_is_known_even_when_the_rest_is_wrong(argv: list[str], verb: str) -> None:
     assert verb_of(argv) == verb

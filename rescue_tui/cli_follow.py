@@ -58,7 +58,7 @@ class Bars:
         """Draw the two lines of a job again; those of a job that isn't known yet are added."""
         filled = int(record.progress.percent) * _BAR_CELLS // 100
         bar = f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}]"
-        head = printable(f"{record.id} {bar} {record.progress.percent:.2f} % {record.state.value}")
+        head = printable(f"{record.id} {bar} {record.state.value}")
         self._blocks[record.id] = Text(f"{head}\n  {printable(progress_words(record.progress))}", overflow="fold")
         self._live.update(Group(*self._blocks.values()), refresh=True)
 

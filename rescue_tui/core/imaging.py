@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rescue_tui.core.device import Disk
+from rescue_tui.core.device import DeviceKind, Disk
 from rescue_tui.core.finding import Finding
 from rescue_tui.core.ident import DeviceId
 
@@ -97,7 +97,9 @@ class Binding:
 
 def cluster_sectors(disk: Disk) -> int:
     """ddrescue's ``-c`` for a source, in its own sectors."""
-    wanted = ROTATIONAL_CLUSTER_BYTES if disk.rotational else CLUSTER_BYTES
+    # Virtual disks call themselves rotating by default.
+    spins = disk.rotational and disk.kind in (DeviceKind.ATA, DeviceKind.SAS, DeviceKind.SCSI, DeviceKind.USB)
+    wanted = ROTATIONAL_CLUSTER_BYTES if spins else CLUSTER_BYTES
     return max(1, wanted // disk.logical_sector_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Collect what the machine tells of itself: kernel log, journal, health of every disk, partition tables, inventories."""
+"""Collect what the machine tells of itself: kernel log, journal, disks' health, partition tables, inventories."""
 
 from __future__ import annotations
 

@@ -15,14 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
 from rescue_tui.core.command import Command, Completed
-from rescue_tui.core.errors import CommandError, ExitStatus, FormatError
+from rescue_tui.core.errors import CommandError, DeviceError, ExitStatus, FormatError
 from rescue_tui.core.imaging import RESERVE_BYTES, ImagingPlan, RateSample, eta_range
 from rescue_tui.core.job import Progress
 from rescue_tui.core.mapfile import Mapfile, Status, blank, parse, without_untrusted_errors
+from rescue_tui.core.record import rfc3339
 from rescue_tui.core.text import printable_lines
 from rescue_tui.core.tooltext.ddrescue import Ending, StatusBlock, asks_on_terminal, parse_status, read_ending
 from rescue_tui.jobs.casefolder import SourceFolder
@@ -103,7 +105,8 @@ class Copy:
         self._folder = SourceFolder(Path(plan.image).parent)
         self._attachment = Attachment(plan.disk.dev, plan.generation, plan.size_bytes)
         self._status_path = scratch / "ddrescue.status"
-        self._errors_path = self._folder.file("ddrescue.log")
+        # In RAM: when the destination goes away, its own log is the last place to learn it from.
+        self._errors_path = scratch / "ddrescue.errors"
         self._report = report
         self._wish = wish
         self._running: Running | None = None
@@ -111,7 +114,6 @@ class Copy:
         self._trusted: Mapfile | None = None
         self._candidate: tuple[float, Mapfile] | None = None
         self._map_stamp = 0
-        self._errors_before = 0
         self._stop_reason = ""
         self._stop_words = ""
         self._stopped_at = 0.0
@@ -123,8 +125,8 @@ class Copy:
     async def run(self) -> CopyOutcome:
         """Copy until the end, a wish or a trouble. Raises CommandError when ddrescue fails for an unknown reason."""
         self._take_map(trusted=True)
-        self._errors_before = self._size(self._errors_path)
         self._status_path.unlink(missing_ok=True)
+        self._errors_path.unlink(missing_ok=True)
         self._keep_rates_log()
         # The death signal makes ddrescue end in good order when its supervisor is killed: nothing copies unwatched,
         # and the next worker finds the image free.
@@ -141,7 +143,9 @@ class Copy:
             if not ended.done():
                 self._running.signal(signal.SIGKILL)
                 ended.cancel()
-        return await self._judge(ended.result() if ended.done() and not ended.cancelled() else None)
+        done = ended.result() if ended.done() and not ended.cancelled() else None
+        self._keep_words(done)
+        return await self._judge(done)
 
     # watching ------------------------------------------------------------------------------------------------------
     def _tick_seconds(self) -> float:
@@ -241,8 +245,9 @@ class Copy:
         if not self._samples or now - self._samples[-1].at_seconds >= 1:
             self._samples.append(RateSample(now, done))
         left = eta_range(self._samples, total - done - (block.bad_bytes or 0)) if block.phase == "copying" else None
+        phase = "copying" if block.phase == "finished" else block.phase
         return Progress(
-            phase=block.phase, total_bytes=total, done_bytes=done, bad_bytes=block.bad_bytes or 0,
+            phase=phase, total_bytes=total, done_bytes=done, bad_bytes=block.bad_bytes or 0,
             bad_areas=block.bad_areas, read_errors=block.read_errors, current_rate=block.current_rate,
             average_rate=block.average_rate, last_good_read_seconds=block.last_good_read_seconds,
             eta_low_seconds=left[0] if left else None, eta_high_seconds=left[1] if left else None,
@@ -294,6 +299,11 @@ class Copy:
             return CopyOutcome(end, self._map, self._stop_reason, read_errors=self._read_errors,
                                exit_status=ExitStatus.INTERRUPTED)
         if done is not None and done.status == 0 and self._map.every_sector_tried:
+            if self._map.end_bytes != self._plan.size_bytes:
+                # ddrescue takes an early end of file for the end of the source, and calls that finished.
+                raise DeviceError(
+                    f"The source ended at byte {self._map.end_bytes}, its size is {self._plan.size_bytes}.",
+                    "Its size has changed, or the kernel has lost it: look at the kernel log, plug it in again.")
             return CopyOutcome(CopyEnd.FINISHED, self._map, read_errors=self._read_errors)
         if self._stop_reason in set(Ending):
             return self._stopped(Ending(self._stop_reason))
@@ -318,7 +328,10 @@ class Copy:
     def _mend_map(self) -> None:
         """After a kill the mapfile may be cut off; then the newest whole one that we read takes its place."""
         try:
-            self._map = parse(read_or_none(self._folder.mapfile) or b"")
+            found = parse(read_or_none(self._folder.mapfile) or b"")
+            if found.end_bytes != self._plan.size_bytes and self._killed:
+                raise FormatError("The mapfile was cut off at the end of a line.")
+            self._map = found
         except FormatError:
             self._write_map()
         except OSError:
@@ -330,11 +343,16 @@ class Copy:
 
     # files ---------------------------------------------------------------------------------------------------------
     def _new_errors(self) -> bytes:
-        try:
-            size = self._size(self._errors_path)
-            return tail_of(self._errors_path, min(1 << 16, max(0, size - self._errors_before)))
-        except OSError:
-            return b""
+        return tail_of(self._errors_path, 1 << 16)
+
+    def _keep_words(self, done: Completed | None) -> None:
+        """Add the command, its last status and its error output to the case's ddrescue.log."""
+        block = printable_lines(tail_of(self._status_path, 2000).rpartition(b"\x1b[A")[2]).strip()
+        words = "\n".join((
+            f"# {rfc3339(datetime.now(UTC))} {done.how_it_ended if done else 'stuck in the kernel'}",
+            f"$ {Command(self._plan.command).line}", block, printable_lines(self._new_errors()).strip()))
+        with suppress(OSError), self._folder.file("ddrescue.log").open("a", encoding="utf-8") as file:
+            file.write(f"{words.rstrip()}\n\n")
 
     def _keep_rates_log(self) -> None:
         """ddrescue begins this log anew at each run; the old one gets a number."""

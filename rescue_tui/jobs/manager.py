@@ -17,7 +17,6 @@ import rescue_tui
 from rescue_tui.core.command import Command
 from rescue_tui.core.device import Disk
 from rescue_tui.core.errors import (
-    DeviceError,
     FormatError,
     PolicyRefusal,
     RescueError,
@@ -27,7 +26,6 @@ from rescue_tui.core.errors import (
 )
 from rescue_tui.core.imaging import RESERVE_BYTES, SIDE_FILES_BYTES, ImagingPlan
 from rescue_tui.core.job import ACTIVE, FINAL, RESUMABLE, JobRecord, JobState, check_transition
-from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.record import rfc3339
 from rescue_tui.core.restore import restore
 from rescue_tui.core.snapshot import Snapshot
@@ -87,14 +85,6 @@ class JobManager:
                     else:
                         found.append(self._adopt(folder, record))
         return tuple(found)
-
-    def mapfile(self, job_id: str) -> Mapfile:
-        """The rescue map of an imaging job as it is on the destination now. FormatError when there is none yet."""
-        folder = SourceFolder(Path(self._files(job_id).plan().image).parent)
-        try:
-            return folder.read_map()[0]
-        except OSError as error:
-            raise DeviceError(f"The mapfile can't be read: {error.strerror}.", "Is the destination there?") from error
 
     # act -----------------------------------------------------------------------------------------------------------
     async def start_image(self, plan: ImagingPlan) -> JobRecord:

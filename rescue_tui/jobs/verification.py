@@ -124,6 +124,8 @@ def _extra_files(folder: CaseFolder, listed: dict[str, str]) -> list[Finding]:
     unfinished = {source.path.name for source in folder.sources() if not source.file("result.json").is_file()}
     for name in sorted(unfinished):
         found.append(Finding(Severity.WARNING, "unfinished", f"The image in {printable(name)} was not finished."))
+    if not listed:
+        return found  # the manifest is missing or empty, which was said already
     for path in files_below(folder.path):
         name = path.relative_to(folder.path).as_posix()
         if name not in listed and name not in UNLISTED and name.split("/")[0] not in unfinished:

@@ -149,7 +149,9 @@ class ImagingWorker:
     async def _copy(self) -> CopyOutcome:
         plan = self._plan
         while True:
-            self._record = replace(self._record, commands=(*self._record.commands, Command(plan.command).line))
+            line = Command(plan.command).line
+            if line not in self._record.commands:
+                self._record = replace(self._record, commands=(*self._record.commands, line))
             self._note("image.ddrescue", argv=plan.command)
             outcome = await Copy(self._runner, plan, self._files.path, self._progress, self._wish).run()
             self._note("image.ddrescue-ended", end=outcome.end, reason=outcome.reason,

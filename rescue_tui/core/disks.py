@@ -164,8 +164,9 @@ def _other_disk(machine: Machine, block: SysNode, scans: Mapping[str, SignatureS
 
 def _identity(machine: Machine, block: SysNode, attached: Attachment, scans: Mapping[str, SignatureScan]) -> DeviceId:
     if attached.kind is DeviceKind.LOOP:
-        backing = f"{block.attr('loop/backing_file')}@{block.number('loop/offset')}"
-        return virtual_id("loop", backing)
+        # The kernel never prints a path with two slashes in a row, so no file name can pose as an offset.
+        offset = f"//offset={block.number('loop/offset')}" if block.number("loop/offset") else ""
+        return virtual_id("loop", f"{block.attr('loop/backing_file')}{offset}")
     if attached.kind is DeviceKind.DM:
         name = block.attr("dm/uuid") or block.attr("dm/name")
         return virtual_id("dm", name)

@@ -182,18 +182,18 @@ class Inventory:
     async def raw_health(self, disk: Disk) -> dict[str, bytes]:
         """What the tools print about the health of a disk, for the case folder.
 
-        Keys are ``smart``, ``error-log``, ``id-ctrl`` and ``id-ns`` (JSON text); what can't be read is left out.
+        Keys are file names: smart.json, error-log.json, id-ctrl.json, id-ns.json; what can't be read is left out.
         """
         if disk.kind is DeviceKind.NVME:
             device = nvme_device(disk)
-            commands = {"smart": nvme.smart_log_command(device), "error-log": nvme.error_log_command(device),
-                        "id-ctrl": nvme.id_ctrl_command(device)}
+            commands = {"smart.json": nvme.smart_log_command(device), "error-log.json": nvme.error_log_command(device),
+                        "id-ctrl.json": nvme.id_ctrl_command(device)}
             if disk.namespace is not None and disk.namespace.nsid:
-                commands["id-ns"] = nvme.id_ns_command(device, disk.namespace.nsid)
+                commands["id-ns.json"] = nvme.id_ns_command(device, disk.namespace.nsid)
         elif disk.kind in _NO_HEALTH:
             commands = {}
         else:
-            commands = {"smart": smartctl.health_command(disk.node)}
+            commands = {"smart.json": smartctl.health_command(disk.node)}
         outputs = await asyncio.gather(*(self._output(command) for command in commands.values()))
         return {name: output for name, output in zip(commands, outputs, strict=True) if output}
 

@@ -80,6 +80,7 @@ _MEMBER_KINDS = frozenset({"bcache", "ceph_bluestore", "drbd", "stratis", "jbd",
                            "DM_snapshot_cow", "DM_verity_hash", "DM_integrity", "BitLocker", "crypto_LUKS"})
 # File systems whose UUID is 32 or 64 bits from a clock: two innocent disks can share one.
 _SHORT_UUID_KINDS = frozenset({"vfat", "exfat", "ntfs", "iso9660", "udf", "dos"})
+_LONG_UUID_LENGTH = 32
 _ESP_TYPES = frozenset({"c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "ef"})
 _SWAP_TYPES = frozenset({"0657fd6d-a4ab-43c4-84e5-0933c84b4f4f", "82"})
 
@@ -228,7 +229,7 @@ def _refuse_membership(snapshot: Snapshot, disk: Disk) -> Iterator[Finding]:
         if other.node == disk.node or _is_view_of(other, disk):
             continue
         for uuid in sorted(mine & _long_uuids(other)):
-            yield _no("shares-uuid", f"{disk.node} shares an array, a pool or a copied file system with the source "
+            yield _no("shares-uuid", f"{disk.node} shares an array, a pool or a copied partition with the source "
                       f"{other.node}.", f"UUID {uuid}")
 
 
@@ -238,8 +239,11 @@ def _is_view_of(loop: Disk, disk: Disk) -> bool:
 
 
 def _long_uuids(disk: Disk) -> frozenset[str]:
-    return frozenset(
-        printable(sig.uuid).lower() for sig in disk.all_signatures if sig.uuid and sig.kind not in _SHORT_UUID_KINDS)
+    of_content = {printable(sig.uuid).lower() for sig in disk.all_signatures
+                  if sig.uuid and sig.kind not in _SHORT_UUID_KINDS}
+    # A GPT's partition UUIDs are random as well; a DOS table's are short.
+    return frozenset(of_content | {printable(part.part_uuid).lower() for part in disk.partitions
+                                   if len(part.part_uuid) >= _LONG_UUID_LENGTH})
 
 
 def _refuse_subsystem(snapshot: Snapshot, disk: Disk, grants: Grants) -> Iterator[Finding]:
@@ -290,6 +294,9 @@ def _type(part: Partition) -> str:
 
 
 def _refuse_content(disk: Disk) -> Iterator[Finding]:
+    if not disk.signatures_complete:
+        yield _no("signatures-unread", f"What is on {disk.node} could not be read, so it may be a source.")
+        return
     if disk.is_blank or any(is_member(sig) for sig in disk.all_signatures):
         return
     kinds = {sig.kind for sig in disk.all_signatures if sig.usage != "partition-table"}
@@ -323,6 +330,10 @@ def _warnings(snapshot: Snapshot, disk: Disk) -> Iterator[Finding]:
     twins = [other.node for other in snapshot.disks if other.serial == disk.serial and other.id != disk.id]
     if disk.serial and twins:
         yield Finding(Severity.WARNING, "serial-not-unique", "Another disk shows the same serial.", ", ".join(twins))
+    unread = [other.node for other in snapshot.disks if other.node != disk.node and not other.signatures_complete]
+    if unread:
+        yield Finding(Severity.WARNING, "others-unread", "Other disks could not be read, so it is unknown whether they "
+                      "share an array or pool with it.", ", ".join(unread))
     shared = _short_uuids(disk)
     for other in snapshot.disks:
         if other.node != disk.node and shared & _short_uuids(other):

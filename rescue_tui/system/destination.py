@@ -31,10 +31,11 @@ from rescue_tui.core.imaging import DestinationSpace
 from rescue_tui.core.mountplan import destination_plan, max_file_bytes
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable
+from rescue_tui.core.tooltext.mountinfo import MountEntry
 from rescue_tui.system import blockdev, testwrite
 from rescue_tui.system.guard import WriteGuard
 from rescue_tui.system.ledger import Ledger, MountedDestination
-from rescue_tui.system.mounttable import MountEntry, mount_of, mount_table, mounted_at
+from rescue_tui.system.mounttable import is_writable, mount_of, mount_table, mounted_at
 from rescue_tui.system.patience import Call, within
 from rescue_tui.system.runner import Runner, failure
 from rescue_tui.system.tools import mkfs
@@ -212,7 +213,7 @@ class Destinations:
             raise failure(done)
         try:
             entry = mounted_at(point)
-            if entry is None or not entry.writable:
+            if entry is None or not is_writable(entry):
                 raise DeviceError(f"{node.node} could be mounted for reading only.",
                                   "Its file system may have errors: check it on another machine, or use another disk.")
             space = await self._test_write(point, kind)
@@ -255,7 +256,7 @@ class Destinations:
             await self._unmount_or_refuse(record.mount_point)
         dev = _current(snapshot, disk).dev
         nodes = blockdev.nodes_of(dev)
-        others = [entry.target for entry in mount_table() if entry.writable and _is_on(entry, nodes)]
+        others = [entry.target for entry in mount_table() if is_writable(entry) and _is_on(entry, nodes)]
         if others:
             raise PolicyRefusal(f"{disk.node} is also mounted at {printable(', '.join(others))}.",
                                 "Unmount that first.")
@@ -318,7 +319,7 @@ class Destinations:
     def _glance(self, record: MountedDestination) -> tuple[DestinationSpace | None, str]:
         """The space now, or the last known and what is wrong. A call that hangs is only looked at again."""
         entry = mounted_at(record.mount_point)
-        if entry is not None and not entry.writable:
+        if entry is not None and not is_writable(entry):
             return record.space, "The kernel made it read-only after an error. Use another destination."
         call = self._glances.pop(record.mount_point, None) or Call(lambda: free_bytes(record.mount_point))
         if not call.wait(_GLANCE_SECONDS):
@@ -341,7 +342,7 @@ class Destinations:
             grant = grants.get(record.device_id)
             if grant is None or grant.generation != record.generation:
                 raise DeviceError("The destination was unplugged.", "Plug it in, grant and mount it again.")
-            if not entry.writable:
+            if not is_writable(entry):
                 raise DeviceError("The kernel made the destination read-only after an error.", "Use another one.")
             return await self._space(record)
         raise PolicyRefusal(f"{printable(str(path))} is not on a granted destination: {where(snapshot, entry)}.",

@@ -44,23 +44,24 @@ class Ledger:
 
     def sources(self) -> frozenset[DeviceId]:
         """Identities that were ever imaged in this session."""
-        return frozenset(DeviceId.parse(text) for text in self._load_sources())
+        return frozenset(self._load_sources())
 
     def add_source(self, device_id: DeviceId) -> None:
         """Remember a source; it can't become a destination any more."""
         with self._locked():
             known = self._load_sources()
-            if str(device_id) not in known:
-                known[str(device_id)] = rfc3339(datetime.now(UTC))
-                _write(self._sources, {"schema": "stasis.sources/1", "sources": known})
+            if device_id not in known:
+                known[device_id] = rfc3339(datetime.now(UTC))
+                _write(self._sources, {
+                    "schema": "stasis.sources/1", "sources": {str(key): value for key, value in known.items()}})
 
-    def _load_sources(self) -> dict[str, str]:
-        content = read_or_none(self._sources)
-        if content is None:
-            return {}
+    def _load_sources(self) -> dict[DeviceId, str]:
         try:
-            return {str(key): str(value) for key, value in json.loads(content)["sources"].items() if ":" in str(key)}
-        except (ValueError, KeyError, AttributeError) as error:
+            content = read_or_none(self._sources)
+            if content is None:
+                return {}
+            return {DeviceId.parse(str(key)): str(value) for key, value in json.loads(content)["sources"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             # Forgetting sources would open them for a grant: stop instead.
             raise SetupError(f"{self._sources} is damaged, so the sources of this session are unknown.",
                              "Restart the machine to begin a new session.") from error

@@ -16,10 +16,8 @@ from pathlib import Path
 
 from rescue_tui.core.access import is_member
 from rescue_tui.core.command import Command
-from rescue_tui.core.device import Signature
 from rescue_tui.core.errors import (
     CommandError,
-    FormatError,
     PolicyRefusal,
     RescueError,
     SetupError,
@@ -30,11 +28,12 @@ from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import decode, printable
 from rescue_tui.system.destination import JournalSink, holders_of
 from rescue_tui.system.durable import replace_file
-from rescue_tui.system.mounttable import mounted_at
+from rescue_tui.system.mounttable import is_writable, mounted_at
 from rescue_tui.system.patience import within
 from rescue_tui.system.runner import Runner, failure
 from rescue_tui.system.tools import losetup
 from rescue_tui.system.tools import mount as mount_tool
+from rescue_tui.system.tools.wipefs import read_signatures
 from rescue_tui.system.workspace import Workspace
 
 _PATIENCE_SECONDS = 10.0
@@ -126,7 +125,7 @@ class Mounts:
                                  "The Stasis image has it; so has any recent distribution.", command.line)
             raise failure(done)
         entry = mounted_at(point)
-        if entry is None or entry.writable or entry.source != loop:
+        if entry is None or is_writable(entry) or entry.source != loop:
             # Several copies of one btrfs can make the kernel take another device than the one that was named.
             await self._runner.attempt(mount_tool.unmount(point))
             raise PolicyRefusal(f"The kernel mounted something else than {loop} at {point}; it was unmounted again.",
@@ -179,20 +178,9 @@ class Mounts:
     async def _detach(self, loop: str) -> None:
         await self._runner.attempt(losetup.detach(loop))
 
-    async def _signatures(self, loop: str) -> tuple[Signature, ...]:
-        done = await self._runner.run(Command(("wipefs", "--no-act", "--json", "--lock=no", loop)))
-        if not done.stdout.strip():
-            return ()
-        try:
-            return tuple(
-                Signature(printable(str(item["type"])), "", int(str(item["offset"]), 16))
-                for item in json.loads(decode(done.stdout))["signatures"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError("The output of wipefs is no list of signatures.", "", printable(str(error))) from error
-
     async def _filesystem(self, loop: str) -> str:
         """The one file system on a loop in blkid's words; PolicyRefusal for several, or for a part of something."""
-        signatures = await self._signatures(loop)
+        signatures = await read_signatures(self._runner, loop)
         kinds = sorted({sig.kind for sig in signatures})
         members = [sig.kind for sig in signatures if is_member(sig) or sig.kind in {"swap", "swsuspend"}]
         if members:
@@ -207,7 +195,7 @@ class Mounts:
 
     async def _only_partition(self, loop: str) -> int | None:
         """The partition to take when none was named; None when there is no table. UsageError when there are several."""
-        signatures = await self._signatures(loop)
+        signatures = await read_signatures(self._runner, loop)
         kinds = {sig.kind for sig in signatures}
         if not kinds & _TABLE_KINDS or kinds & {"vfat", "exfat", "ntfs"}:
             return None

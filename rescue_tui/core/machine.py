@@ -81,6 +81,21 @@ class Machine:
     mountinfo: str = ""
     swaps: str = ""
     boot_part_uuid: str = ""
+    # Looked up for every disk: without an index a large machine would hold up the screen.
+    _by_subsystem: Mapping[str, tuple[SysNode, ...]] = field(init=False, repr=False, compare=False)
+    _by_parent: Mapping[str, tuple[SysNode, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_subsystem: dict[str, list[SysNode]] = {}
+        by_parent: dict[str, list[SysNode]] = {}
+        for path in sorted(self.nodes):
+            node = self.nodes[path]
+            by_subsystem.setdefault(node.subsystem, []).append(node)
+            if node.subsystem == "block" and "partition" in node.attrs:
+                by_parent.setdefault(path.rpartition("/")[0], []).append(node)
+        object.__setattr__(self, "_by_subsystem", {name: tuple(nodes) for name, nodes in by_subsystem.items()})
+        object.__setattr__(self, "_by_parent", {
+            path: tuple(sorted(nodes, key=lambda node: node.number("partition"))) for path, nodes in by_parent.items()})
 
     def ancestors(self, path: str) -> tuple[SysNode, ...]:
         """Known nodes above ``path``, the nearest first."""
@@ -94,7 +109,7 @@ class Machine:
 
     def of(self, subsystem: str) -> tuple[SysNode, ...]:
         """All nodes of a subsystem, ordered by path."""
-        return tuple(self.nodes[path] for path in sorted(self.nodes) if self.nodes[path].subsystem == subsystem)
+        return self._by_subsystem.get(subsystem, ())
 
     def whole_disks(self) -> tuple[SysNode, ...]:
         """Block nodes that are no partition, hidden ones too."""
@@ -102,9 +117,7 @@ class Machine:
 
     def partitions(self, disk: SysNode) -> tuple[SysNode, ...]:
         """Partitions of a disk, by number."""
-        children = (node for node in self.of("block")
-                    if "partition" in node.attrs and node.path.rpartition("/")[0] == disk.path)
-        return tuple(sorted(children, key=lambda node: node.number("partition")))
+        return self._by_parent.get(disk.path, ())
 
     @classmethod
     def from_plain(cls, plain: object) -> Machine:

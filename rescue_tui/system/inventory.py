@@ -97,7 +97,7 @@ class Inventory:
 
     async def _signatures(self, machine: Machine) -> dict[str, SignatureScan]:
         loop = asyncio.get_running_loop()
-        wanted = {_scan_key(machine, node): node for node in scan_targets(machine)}
+        wanted = _scan_keys(machine)
         for key in [key for key in self._scans if key not in wanted]:
             self._scans.pop(key).task.cancel()
         for key, node in wanted.items():
@@ -242,21 +242,26 @@ def _fingerprint(machine: Machine) -> frozenset[tuple[str, str, str]]:
     return frozenset((node.path, node.attr("diskseq"), node.attr("size")) for node in machine.of("block"))
 
 
-def _scan_key(machine: Machine, node: SysNode) -> _ScanKey:
+def _scan_keys(machine: Machine) -> dict[_ScanKey, SysNode]:
+    hidden: dict[str, list[SysNode]] = {}
+    for node in machine.whole_disks():
+        if node.attr("hidden").strip() == "1" and node.attr("wwid"):
+            hidden.setdefault(node.attr("wwid"), []).append(node)
+    return {_scan_key(machine, node, hidden): node for node in scan_targets(machine)}
+
+
+def _scan_key(machine: Machine, node: SysNode, hidden: Mapping[str, list[SysNode]]) -> _ScanKey:
     above = machine.ancestors(node.path)
     whole = next((item for item in above if item.subsystem == "block"), node) if "partition" in node.attrs else node
     return _ScanKey(node.path, whole.number("diskseq"), node.number("start"), node.number("size"),
-                    _written(machine, whole))
+                    _written((whole, *hidden.get(whole.attr("wwid"), ()))))
 
 
-def _written(machine: Machine, whole: SysNode) -> tuple[str, ...]:
+def _written(nodes: tuple[SysNode, ...]) -> tuple[str, ...]:
     """Counters of completed writes and discards of a disk (Documentation/block/stat.rst), of each NVMe path too.
 
     As long as they stand still nobody has changed a signature, whether or not an event told of it.
     """
-    nodes = [whole, *(node for node in machine.whole_disks()
-                      if node.attr("hidden").strip() == "1" and node.attr("wwid") == whole.attr("wwid")
-                      and whole.attr("wwid"))]
     counters: list[str] = []
     for node in nodes:
         fields = node.attr("stat").split()

@@ -30,10 +30,16 @@ def database() -> Callable[[str], Mapping[str, str]]:
 
     def properties(path: str) -> Mapping[str, str]:
         try:
-            device = pyudev.Devices.from_sys_path(context, path)
-            return {str(name): str(value) for name, value in device.properties.items()}
-        except (pyudev.DeviceNotFoundError, OSError):
+            table = pyudev.Devices.from_sys_path(context, path).properties
+            names = list(table)
+        except (pyudev.DeviceNotFoundError, OSError, UnicodeDecodeError):
             return {}
+        found: dict[str, str] = {}
+        for name in names:
+            # pyudev decodes strictly: one value that is not UTF-8 must not cost all others.
+            with suppress(KeyError, UnicodeDecodeError):
+                found[name] = str(table[name])
+        return found
 
     return properties
 
@@ -83,8 +89,8 @@ class Settled:
         try:
             while (device := self._monitor.poll(timeout=0)) is not None:
                 self._paths.add(device.device_path)
-        except OSError:
-            # The socket's buffer ran over: what was lost is unknown, so all is looked at again.
+        except (OSError, UnicodeDecodeError):
+            # The socket's buffer ran over, or a name is no text: what was lost is unknown, so all is looked at again.
             self._paths.add("/")
         now = self._loop.time()
         if self._first is None:

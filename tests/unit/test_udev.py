@@ -129,5 +129,25 @@ def test_the_longest_wait_keeps_the_promise_of_one_second() -> None:
     assert udev.QUIET_SECONDS < udev.LONGEST_WAIT_SECONDS <= 0.8
 
 
+class Properties(dict[str, str]):
+    """Properties of which one is not UTF-8, which pyudev can't decode."""
+
+    def __getitem__(self, name: str) -> str:
+        return b"\xff".decode() if name == "ID_BAD" else super().__getitem__(name)
+
+
+@dataclass
+class Device:
+    """A device with properties."""
+
+    properties: Properties
+
+
+def test_a_property_that_is_no_text_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(Properties(ID_BUS="usb", ID_BAD="", ID_MODEL="x"))
+    monkeypatch.setattr(pyudev.Devices, "from_sys_path", lambda _context, _path: device)
+    assert database()("/sys/devices/x") == {"ID_BUS": "usb", "ID_MODEL": "x"}
+
+
 def test_a_device_that_is_gone_has_no_properties() -> None:
     assert database()("/sys/devices/virtual/block/not-there") == {}

@@ -12,7 +12,7 @@ from tests.support.vm.deadline import Deadline
 from tests.support.vm.machine import Machine
 
 BOOT_SECONDS = 240
-TITLE = "Stasis"
+TITLE = "STASIS"
 
 
 def test_kernel_and_initrd_boot_to_the_tui_on_the_serial_line(

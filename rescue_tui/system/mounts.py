@@ -6,11 +6,13 @@ it that nothing is tried. Once mounted, the loop is set to detach itself with th
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -89,6 +91,11 @@ class Mounts:
         UsageError for a target or directory that won't do, or when a partition must be named; PolicyRefusal for what
         can't be mounted without a risk of writing; CommandError with the tool's own words when mounting fails.
         """
+        await self.clean()
+        with self._mounting(fcntl.LOCK_SH):
+            return await self._mount_target(snapshot, target, at, part)
+
+    async def _mount_target(self, snapshot: Snapshot, target: str, at: Path, part: int | None) -> MountedImage:
         view, part = await self._view(snapshot, target, part)
         point = await within(_PATIENCE_SECONDS, str(at), lambda: _mount_point(at))
         loop = await self._attach(view, point)
@@ -250,13 +257,30 @@ class Mounts:
         return tuple(image for image in self._records() if mounted_at(image.at) is not None)
 
     async def clean(self) -> tuple[MountedImage, ...]:
-        """Detach the loops and remove the records that a crash left without a mount; what was cleaned."""
-        left = tuple(image for image in self._records() if mounted_at(image.at) is None)
-        for image in left:
-            await self._detach_own(image)
-            self._record_path(image.at).unlink(missing_ok=True)
-            self._journal.append("mount.cleaned", at=image.at, target=image.target, loop=image.loop)
-        return left
+        """Detach the loops and remove the records that a crash left without a mount; what was cleaned.
+
+        While another process mounts something, its record has no mount yet: then nothing is cleaned.
+        """
+        try:
+            with self._mounting(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                left = tuple(image for image in self._records() if mounted_at(image.at) is None)
+                for image in left:
+                    await self._detach_own(image)
+                    self._record_path(image.at).unlink(missing_ok=True)
+                    self._journal.append("mount.cleaned", at=image.at, target=image.target, loop=image.loop)
+                return left
+        except BlockingIOError:
+            return ()
+
+    @contextmanager
+    def _mounting(self, how: int) -> Iterator[None]:
+        lock = self._workspace.ensure() / "mounts.lock"
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, how)
+            yield
+        finally:
+            os.close(descriptor)
 
     async def _detach_own(self, image: MountedImage) -> None:
         """Detach the loop of a record if it still is ours: the number may have been given to somebody else."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -241,6 +242,23 @@ async def test_a_crash_before_the_mount_is_cleaned(desk: Desk, tmp_path: Path) -
     assert cleaned.loop == loop
     assert loops_over(image) == ""
     assert await desk.mounts.clean() == ()
+
+
+async def test_the_next_mount_cleans_what_a_crash_left(desk: Desk, tmp_path: Path) -> None:
+    image = make_image(tmp_path, "ext4", dirty=False)
+    first = await desk.mounts.mount(EMPTY, str(image), tmp_path / "at")
+    (record,) = desk.workspace.mounts_dir.iterdir()
+    content = record.read_bytes()
+    await desk.mounts.unmount(tmp_path / "at")
+    loop = run("losetup", "--read-only", "--find", "--show", str(image)).strip()
+    record.write_bytes(content.replace(first.loop.encode(), loop.encode()))
+    with desk.mounts._mounting(fcntl.LOCK_SH):
+        # Somebody is in the middle of a mount: the record may be theirs.
+        assert await make_desk(desk.workspace).mounts.clean() == ()
+        assert loops_over(image) != ""
+    await make_desk(desk.workspace).mounts.mount(EMPTY, str(image), tmp_path / "other")
+    await desk.mounts.unmount(tmp_path / "other")
+    assert loops_over(image) == ""
 
 
 async def test_clean_leaves_the_loop_of_somebody_else_alone(desk: Desk, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -67,3 +68,66 @@ def test_a_failure_is_told_to_udev(tmp_path: Path) -> None:
         {"DEVPATH": "/none", "DEVNAME": node.node, "MAJOR": "999", "MINOR": "9", "STASIS_STATE": str(tmp_path)})
     assert done.stdout == "STASIS_ACCESS=open\n"
     assert "no-such-node" in done.stderr
+
+
+RULES = Path(__file__).parents[2] / "image/mkosi.extra/usr/lib/udev/rules.d/00-stasis-readonly.rules"
+
+
+def udev_test(node: blockdev.BlockNode, rules: str, directory: Path, action: str = "add") -> str:
+    """What `udevadm test` says of an event, with these rules alone, in a mount namespace of its own."""
+    (directory / "rules").mkdir()
+    (directory / "lib").mkdir()
+    (directory / "rules/00-stasis-readonly.rules").write_text(rules)
+    shutil.copy(SCRIPT, directory / "lib/set-readonly")
+    inside = """
+        mount -t tmpfs tmpfs /run
+        mkdir -p /dev/block && mount -t tmpfs tmpfs /dev/block
+        mount --bind "$1/rules" /usr/lib/udev/rules.d
+        mount -t tmpfs tmpfs /usr/local/lib && mkdir /usr/local/lib/stasis
+        mount --bind "$1/lib" /usr/local/lib/stasis
+        exec udevadm test --action="$2" "$3" 2>&1
+    """
+    link = f"/sys/class/block/{node.name}"
+    there = Path("/dev/block").exists()
+    try:
+        return run("unshare", "--mount", "sh", "-ec", inside, "sh", str(directory), action, link)
+    finally:
+        if not there:
+            Path("/dev/block").rmdir()
+
+
+def rules_for_loops() -> str:
+    """The rules as they are, but for loops too, and with the program where the namespace can put it."""
+    text = RULES.read_text()
+    assert 'KERNEL=="loop[0-9]*|' in text
+    return text.replace('KERNEL=="loop[0-9]*|', 'KERNEL=="').replace("/usr/lib/stasis/", "/usr/local/lib/stasis/")
+
+
+def test_udev_runs_it_in_the_middle_of_the_rules(usb: LoopDisk, tmp_path: Path) -> None:
+    run("blockdev", "--setrw", usb.node)
+    (disk,) = blockdev.nodes_of(usb.dev)
+    said = udev_test(disk, rules_for_loops(), tmp_path, "change")
+    assert "STASIS_ACCESS=read-only" in said
+    assert "takes no effect" not in said
+    assert usb.read_only
+
+
+def test_udev_does_nothing_when_the_flag_is_set(usb: LoopDisk, tmp_path: Path) -> None:
+    (disk,) = blockdev.nodes_of(usb.dev)
+    said = udev_test(disk, rules_for_loops(), tmp_path)
+    assert disk.name in said
+    assert "/set-readonly" not in said
+
+
+def test_no_later_rule_can_ask_for_a_watch() -> None:
+    # `udevadm test` sets up no watches, so the text is what there is to look at; := makes it final (udev(7)).
+    assert 'OPTIONS:="nowatch"' in RULES.read_text()
+
+
+def test_udev_leaves_loops_alone(usb: LoopDisk, tmp_path: Path) -> None:
+    run("blockdev", "--setrw", usb.node)
+    (disk,) = blockdev.nodes_of(usb.dev)
+    said = udev_test(disk, RULES.read_text(), tmp_path)
+    assert f"DEVNAME={usb.node}" in said
+    assert "STASIS_ACCESS" not in said
+    assert not usb.read_only

@@ -73,6 +73,7 @@ def test_rule_catches_a_bad_example(rule: Rule, path: str, text: str) -> None:
     (rules.skips_without_reason, "tests/test_a.py", "pytest.skip('no loop devices')\n"),
     (rules.skips_without_reason, "tests/test_a.py", "@pytest.mark.skipif(True, reason='x')\ndef test_a(): ...\n"),
     (rules.tests_without_assertion, "tests/test_a.py", "def test_a():\n    with raises(OSError):\n        f()\n"),
+    (rules.tests_without_assertion, "tests/test_a.py", "async def test_a():\n    await screen.see('Devices')\n"),
     (rules.shells, "rescue_tui/a.py", "subprocess.run(['ls'], shell=False)\n"),
 ])
 def test_rule_lets_a_good_example_pass(rule: Rule, path: str, text: str) -> None:

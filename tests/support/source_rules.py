@@ -17,6 +17,8 @@ MAY_CATCH_ALL = frozenset({
     "rescue_tui/jobs/worker.py", "rescue_tui/jobs/manager.py", "rescue_tui/ui/app.py", "rescue_tui/ui/bridge.py"})
 IMPURE = frozenset({"asyncio", "os", "subprocess", "socket", "fcntl", "shutil", "tempfile", "pyudev", "textual", "rich",
                     "jinja2"})
+# Calls that end a test when what they wait or look for doesn't come.
+FAILING_CALLS = frozenset({"raises", "warns", "fail", "see", "until", "wait_for"})
 # What Textual calls by name and documents itself.
 TEXTUAL_HOOKS = ("compose", "render", "get_content_height", "get_content_width")
 TEXTUAL_PREFIXES = ("on_", "watch_", "validate_", "compute_", "key_", "render_")
@@ -202,4 +204,4 @@ def _asserts(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     last = _called(node).rsplit(".", 1)[-1]
-    return last in {"raises", "warns", "fail"} or last.startswith(("assert_", "check_", "expect"))
+    return last in FAILING_CALLS or last.startswith(("assert_", "check_", "expect"))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from rescue_tui.core.access import GateDecision, Role, WriteGrant, assign_roles, confirm_serial, decide, is_member
+from rescue_tui.core.access import GateDecision, Role, WriteGrant, assign_roles, confirm_serial, decide
 from rescue_tui.core.command import Command
-from rescue_tui.core.device import Disk, Signature
+from rescue_tui.core.device import SIGNATURES_UNREAD, Disk
 from rescue_tui.core.errors import (
     CommandError,
     DeviceError,
@@ -29,6 +29,7 @@ from rescue_tui.core.errors import (
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace
 from rescue_tui.core.mountplan import destination_plan, max_file_bytes
+from rescue_tui.core.placement import choose_filesystem, where
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable
 from rescue_tui.core.tooltext.mountinfo import MountEntry
@@ -42,10 +43,8 @@ from rescue_tui.system.tools import mkfs
 from rescue_tui.system.tools import mount as mount_tool
 from rescue_tui.system.workspace import Workspace
 
-_ESP = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
 _PATIENCE_SECONDS = 5.0
 _GLANCE_SECONDS = 0.05
-_IN_RAM = frozenset({"tmpfs", "ramfs", "rootfs", "overlay", "devtmpfs", "proc", "sysfs", "squashfs", "erofs"})
 
 
 class JournalSink(Protocol):
@@ -148,6 +147,7 @@ class Destinations:
         mkfs.check_filesystem(filesystem)
         current = _current(snapshot, disk)
         grant = self._grant_of(current)
+        _check_read(current)
         if not current.is_blank:
             kinds = sorted({printable(sig.kind) for sig in current.all_signatures}) or ["partitions"]
             raise PolicyRefusal(f"{current.node} is not blank: it holds {', '.join(kinds)}.",
@@ -192,6 +192,7 @@ class Destinations:
         record = self._ledger.destination(current.id)
         if record is not None and record.space is not None and mounted_at(record.mount_point) is not None:
             return await self._space(record)
+        _check_read(current)
         number, kind = choose_filesystem(current, partition)
         plan = destination_plan(kind)
         node = next((node for node in self._guard.renew(grant) if node.partition == number), None)
@@ -363,48 +364,6 @@ def free_bytes(directory: str) -> int:
     return space.f_bavail * space.f_frsize
 
 
-def where(snapshot: Snapshot, entry: MountEntry | None) -> str:
-    """In words what a mount lies on."""
-    if entry is None:
-        return "it is nowhere"
-    if entry.filesystem in _IN_RAM:
-        return "it is in RAM, and lost at power-off"
-    for disk in snapshot.disks:
-        if any(mount.target == entry.target for mount in disk.all_mounts):
-            return f"it is on {disk.node} ({printable(disk.serial) or disk.id}), which is not granted"
-    return f"it is on {printable(entry.source)} ({printable(entry.filesystem)})"
-
-
-def choose_filesystem(disk: Disk, partition: int | None) -> tuple[int | None, str]:
-    """Which partition (None: the whole disk) to mount, and its file system in blkid's words.
-
-    UsageError when there is nothing to choose, or more than one thing and ``partition`` does not say which.
-    """
-    places: list[tuple[int | None, tuple[Signature, ...]]]
-    places = [(part.number, part.signatures) for part in disk.partitions]
-    if not disk.partitions:
-        places.append((None, disk.signatures))
-    found = {number: kinds for number, signatures in places if (kinds := {
-        sig.kind for sig in signatures if sig.usage == "filesystem" and not is_member(sig)})}
-    if partition is not None:
-        if partition not in found:
-            raise UsageError(f"Partition {partition} of {disk.node} has no file system.", "Pick another one.")
-        found = {partition: found[partition]}
-    elif len(found) > 1:
-        esp = {part.number for part in disk.partitions if part.type.lower() == _ESP}
-        found = {number: kinds for number, kinds in found.items() if number not in esp}
-    if not found:
-        raise UsageError(f"{disk.node} has no file system.", "Format it first: stasis destination format.")
-    if len(found) > 1:
-        raise UsageError(f"{disk.node} has file systems on partitions {', '.join(map(str, sorted(found, key=str)))}.",
-                         "Say which one.")
-    (number, kinds), = found.items()
-    if len(kinds) > 1:
-        raise UsageError(f"{disk.node} shows several file systems at one place: {printable(', '.join(sorted(kinds)))}.",
-                         "Use another disk.")
-    return number, kinds.pop()
-
-
 def holders_of(point: str) -> tuple[str, ...]:
     """Processes with a file or their working directory below a mount point, from /proc; touches no file system."""
     found = []
@@ -427,6 +386,14 @@ def _points_below(link: Path, point: str) -> bool:
 
 def _is_on(entry: MountEntry, nodes: tuple[blockdev.BlockNode, ...]) -> bool:
     return any(entry.dev == node.dev or entry.source == node.node for node in nodes)
+
+
+def _check_read(disk: Disk) -> None:
+    """DeviceError while it is unknown what is on the disk: nothing is said or done about its content then."""
+    if not disk.signatures_complete:
+        why = next((finding.summary for finding in disk.findings if finding.code == SIGNATURES_UNREAD), "")
+        raise DeviceError(f"What is on {disk.node} could not be read yet.",
+                          "Try again in a moment, or use another disk.", why)
 
 
 def _current(snapshot: Snapshot, disk: Disk) -> Disk:

@@ -10,7 +10,9 @@ import pytest
 
 from rescue_tui.core.access import Access
 from rescue_tui.core.command import Command
+from rescue_tui.core.device import SIGNATURES_UNREAD
 from rescue_tui.core.errors import DeviceError, PolicyRefusal, RescueError, SetupError, SpaceError, UsageError
+from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.system import blockdev
 from rescue_tui.system.mounttable import mounted_at
 from tests.root.conftest import Desk, make_desk
@@ -127,6 +129,17 @@ async def test_format_refuses_what_is_not_granted_or_not_blank(desk: Desk, usb: 
     await desk.destinations.format(snapshot(usb), usb.disk(), "ext4", SERIAL)
     with pytest.raises(PolicyRefusal, match="not blank"):
         await desk.destinations.format(snapshot(usb), usb.disk(), "ext4", SERIAL)
+
+
+async def test_a_disk_that_could_not_be_read_is_neither_formatted_nor_mounted(desk: Desk, usb: LoopDisk) -> None:
+    await desk.destinations.grant(snapshot(usb), usb.disk(), SERIAL)
+    unread = replace(usb.disk(), findings=(Finding(Severity.WARNING, SIGNATURES_UNREAD, "It hangs."),))
+    seen = replace(snapshot(usb), disks=(unread,))
+    with pytest.raises(DeviceError, match="could not be read yet"):
+        await desk.destinations.format(seen, unread, "ext4", SERIAL)
+    with pytest.raises(DeviceError, match="could not be read yet"):
+        await desk.destinations.mount(seen, unread)
+    assert usb.disk().is_blank
 
 
 async def test_a_disk_without_partition_table_is_mounted_whole(desk: Desk, usb: LoopDisk) -> None:

@@ -17,9 +17,9 @@ from rescue_tui.core.errors import DeviceError, FormatError, SetupError, UsageEr
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace
 from rescue_tui.core.mountplan import MountPlan, destination_plan, read_only_plan
+from rescue_tui.core.placement import choose_filesystem, where
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.system import testwrite
-from rescue_tui.system.destination import choose_filesystem, where
 from rescue_tui.system.ledger import Ledger, MountedDestination
 from rescue_tui.system.mounttable import is_writable, mount_of, mounted_at
 from rescue_tui.system.patience import Call, within

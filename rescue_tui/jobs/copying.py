@@ -38,6 +38,7 @@ NEARLY_FULL_TICK_SECONDS = 0.05
 # A map saved this long before the last look at a living source is trusted: reads fail a moment before sysfs tells.
 TRUST_AFTER_SECONDS = 2.0
 _STATUS_LIMIT_BYTES = 1 << 20
+_SILENT_SECONDS = 2.5
 _ETA_SAMPLES = 240
 # ddrescue heeds a signal between two reads, and one read of a dying disk can take half a minute and more.
 _GRACE_SECONDS = {Wish.PAUSE.value: 60.0, Wish.CANCEL.value: 60.0, Ending.DESTINATION_FULL.value: 20.0}
@@ -249,9 +250,17 @@ class Copy:
         return Progress(
             phase=phase, total_bytes=total, done_bytes=done, bad_bytes=block.bad_bytes or 0,
             bad_areas=block.bad_areas, read_errors=block.read_errors, current_rate=block.current_rate,
-            average_rate=block.average_rate, last_good_read_seconds=block.last_good_read_seconds,
+            average_rate=block.average_rate, last_good_read_seconds=self._last_good_read(block),
             eta_low_seconds=left[0] if left else None, eta_high_seconds=left[1] if left else None,
             position_bytes=block.position_bytes, destination_free_bytes=self._free_bytes, message=block.message)
+
+    def _last_good_read(self, block: StatusBlock) -> float | None:
+        """ddrescue prints between two reads only: while one read hangs, the age of its last words counts too."""
+        with suppress(OSError):
+            silent = time.time() - self._status_path.stat().st_mtime
+            if silent > _SILENT_SECONDS:
+                return (block.last_good_read_seconds or 0) + silent
+        return block.last_good_read_seconds
 
     # stopping ------------------------------------------------------------------------------------------------------
     def _stop(self, reason: StrEnum, words: str = "") -> None:

@@ -20,7 +20,7 @@ from rescue_tui.core.job import JobRecord
 from rescue_tui.core.mapfile import WORST_FIRST, Mapfile, Status
 from rescue_tui.core.record import Plain, to_plain
 from rescue_tui.core.restore import restore
-from rescue_tui.core.text import human_bytes, human_seconds, printable
+from rescue_tui.core.text import human_bytes, printable
 from rescue_tui.jobs.casefolder import MANIFEST, CaseFolder, SourceFolder, read_json, small_hash, to_json
 from rescue_tui.system.durable import replace_file
 from rescue_tui.system.journal import JournalEntry
@@ -83,10 +83,10 @@ def build_report(folder: CaseFolder) -> dict[str, Plain]:
 def render(report: dict[str, Plain]) -> str:
     """The report as one HTML page; every text is escaped by jinja2."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("rescue_tui"), autoescape=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("rescue_tui"), autoescape=True,
+        undefined=jinja2.ChainableUndefined,  # a report is written of whatever is left of a case
         trim_blocks=True, lstrip_blocks=True)
-    environment.filters["bytes"] = human_bytes
-    environment.filters["seconds"] = human_seconds
+    environment.filters["bytes"] = _size_words
     environment.filters["text"] = lambda value: printable(str(value), 4000)
     return environment.get_template("report.html.j2").render(
         report=report, words={status.value: words for status, words in _STATUS_WORDS.items()})
@@ -198,14 +198,20 @@ def _short(value: Plain) -> str:
     return str(value) if not isinstance(value, dict | list) else f"{len(value)} items"
 
 
+def _size_words(value: object) -> str:
+    return human_bytes(value) if isinstance(value, int) else "?"
+
+
 def verdict_words(result: dict[str, Any]) -> str:
     """What a result means to the person who takes the case away."""
     match result.get("verdict"):
         case "complete":
             return "Every sector was read; the image is complete."
         case "damaged":
-            bad = human_bytes(int(result.get("bad_bytes", 0)))
-            return (f"{bad} in {len(result.get('bad_areas', ()))} areas could not be read; everything else is in the "
+            bad = _size_words(result.get("bad_bytes"))
+            areas = result.get("bad_areas")
+            count = len(areas) if isinstance(areas, list) else 0
+            return (f"{bad} in {count} area{'' if count == 1 else 's'} could not be read; everything else is in the "
                     "image, the bad areas are zeros.")
         case "partial":
             return "The copy is partial: the destination was full."

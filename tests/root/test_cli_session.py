@@ -23,11 +23,7 @@ from rescue_tui import cli
 from tests.support.loop_services import LoopServices
 from tests.support.source_rules import ROOT
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(),
-                       reason="needs root and loop devices"),
-]
+pytestmark = pytest.mark.usefixtures("main_loop")
 
 SOURCE_BYTES = 48 << 20
 DESTINATION_BYTES = 512 << 20

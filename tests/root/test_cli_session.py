@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from rescue_tui import cli
+from rescue_tui.core.imaging import RESERVE_BYTES, SIDE_FILES_BYTES
 from tests.support.loop_services import LoopServices
 from tests.support.source_rules import ROOT
 
@@ -221,6 +222,38 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(run: Run, bench: Bench) -> None
     status, attached = run("jobs", "attach", job_id)
     assert (status, attached["jobs"][0]["result"]["sha256"]) == (0, _sha256(bench.source_file))
     assert run("destination", "release", "TARGET-1")[0] == 0
+
+
+def test_several_sources_share_the_case_folder_and_the_space(run: Run, bench: Bench, tmp_path: Path) -> None:
+    assert run("destination", "grant", "TARGET-1", "--confirm", "TARGET-1")[0] == 0
+    assert run("destination", "format", "TARGET-1", "--confirm", "TARGET-1")[0] == 0
+    space = run("destination", "mount", "TARGET-1")[1]["space"]
+    point = space["mount_point"]
+    # Fits alone, with half of the first source to spare.
+    large_bytes = (space["free_bytes"] - RESERVE_BYTES - SIDE_FILES_BYTES - SOURCE_BYTES // 2) >> 20 << 20
+    second, large = tmp_path / "disks/second", tmp_path / "disks/large"
+    loops = []
+    try:
+        for path, size in ((second, 8 << 20), (large, large_bytes)):
+            with path.open("wb") as stream:
+                stream.truncate(size)
+            loops.append(_tool("losetup", "--find", "--show", str(path)))
+        for source in (bench.source, loops[1]):
+            assert run("image", source, "--to", point, "--dry-run")[0] == 0
+        status, refused = run("image", bench.source, loops[1], "--to", point, "--dry-run")
+        assert (status, refused["error"]["kind"]) == (8, "space")
+        status, imaged = run("image", bench.source, loops[0], "--to", point)
+        assert (status, [job["state"] for job in imaged["jobs"]]) == (0, ["done", "done"]), imaged
+        assert len({plan["case_dir"] for plan in imaged["plans"]}) == 1
+        copies = [_sha256(Path(plan["image"])) for plan in imaged["plans"]]
+        assert copies == [_sha256(bench.source_file), _sha256(second)]
+        assert run("verify", imaged["plans"][0]["case_dir"])[0] == 0
+        rescued = [LoopServices(bench.state, bench.serials).job_map(job["id"]).rescued_bytes for job in imaged["jobs"]]
+        assert rescued == [SOURCE_BYTES, 8 << 20]
+        assert run("destination", "release", "TARGET-1")[0] == 0
+    finally:
+        for loop in loops:
+            subprocess.run(["losetup", "--detach", loop], check=False, timeout=LIMIT_SECONDS)
 
 
 def _worker_of(record: Path) -> int:

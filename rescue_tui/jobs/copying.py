@@ -114,6 +114,7 @@ class Copy:
         self._map = blank(plan.size_bytes)
         self._trusted: Mapfile | None = None
         self._candidate: tuple[float, Mapfile] | None = None
+        self._probe: asyncio.Future[bool] | None = None
         self._map_stamp = 0
         self._stop_reason = ""
         self._stop_words = ""
@@ -138,12 +139,14 @@ class Copy:
             while not ended.done():
                 await asyncio.wait({ended}, timeout=self._tick_seconds())
                 if not ended.done():
-                    await self._look()
+                    self._look()
                     self._press(ended)
         finally:
             if not ended.done():
                 self._running.signal(signal.SIGKILL)
                 ended.cancel()
+            if self._probe is not None:
+                self._probe.cancel()
         done = ended.result() if ended.done() and not ended.cancelled() else None
         self._keep_words(done)
         return await self._judge(done)
@@ -153,7 +156,7 @@ class Copy:
         near = self._free_bytes is not None and self._free_bytes < 8 * RESERVE_BYTES
         return NEARLY_FULL_TICK_SECONDS if near else TICK_SECONDS
 
-    async def _look(self) -> None:
+    def _look(self) -> None:
         wrong = self._attachment.what_is_wrong()
         if wrong:
             self._stop(Ending.SOURCE_GONE, wrong)
@@ -165,7 +168,7 @@ class Copy:
             self._stop(read_ending(self._new_errors()))
             self._kill()
         self._take_map()
-        await self._promote()
+        self._promote()
         self._publish()
 
     def _watch_space(self) -> None:
@@ -193,18 +196,28 @@ class Copy:
                     if trusted:
                         self._trusted, self._candidate = found, None
 
-    async def _promote(self) -> None:
-        """Trust a map that was saved a while before now, when the source is (still) there and answers."""
+    def _promote(self) -> None:
+        """Trust a map that was saved a while before now, when the source is (still) there and answers.
+
+        A map with new failures is believed after a good read only; the read goes on beside, since a dying disk may
+        take its time over it.
+        """
         if self._candidate is None or self._stop_reason:
             return
         seen_at, found = self._candidate
-        if time.monotonic() - seen_at < TRUST_AFTER_SECONDS:
+        if self._probe is None:
+            if time.monotonic() - seen_at < TRUST_AFTER_SECONDS:
+                return
+            if found.bytes_with(*_FAILED) > self._trusted_failures():
+                self._probe = asyncio.ensure_future(self._answers(found))
+                return
+        elif not self._probe.done():
             return
-        self._candidate = None
-        if found.bytes_with(*_FAILED) <= self._trusted_failures() or await self._answers(found):
-            if not self._attachment.what_is_wrong():
-                self._trusted = found
-        elif not self._stop_reason:
+        answers = self._probe is None or self._probe.result()
+        self._candidate, self._probe = None, None
+        if answers and not self._attachment.what_is_wrong():
+            self._trusted = found
+        elif not answers:
             self._stop(Ending.SOURCE_GONE, "The source no longer returns what it returned before.")
 
     def _trusted_failures(self) -> int:

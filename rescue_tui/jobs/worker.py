@@ -64,6 +64,8 @@ class ImagingWorker:
         self._began = datetime.now(UTC)
         self._case_copied_at = 0.0
         self._terminated = False
+        self._copy_seconds = 0.0
+        self._hash_seconds = 0.0
 
     async def run(self) -> int:
         """Do the job; every end, good or bad, is in the job file before this returns."""
@@ -153,7 +155,9 @@ class ImagingWorker:
             if line not in self._record.commands:
                 self._record = replace(self._record, commands=(*self._record.commands, line))
             self._note("image.ddrescue", argv=plan.command)
+            began = time.monotonic()
             outcome = await Copy(self._runner, plan, self._files.path, self._progress, self._wish).run()
+            self._copy_seconds += time.monotonic() - began
             self._note("image.ddrescue-ended", end=outcome.end, reason=outcome.reason,
                        rescued_bytes=outcome.mapfile.rescued_bytes, bad_bytes=outcome.mapfile.bad_bytes)
             if outcome.reason != Ending.UNALIGNED_WRITE.value or not plan.direct_output:
@@ -215,7 +219,9 @@ class ImagingWorker:
                 stop.set()
 
         try:
-            return await sha256_of(image, tick, stop)
+            digest = await sha256_of(image, tick, stop)
+            self._hash_seconds = time.monotonic() - began
+            return digest
         except HashStoppedError:
             self._obey(CopyEnd.CANCELLED if self._wish() is Wish.CANCEL else CopyEnd.PAUSED)
             return None
@@ -230,6 +236,7 @@ class ImagingWorker:
                           for area in mapfile.areas_with(Status.BAD_SECTOR)],
             "read_errors": outcome.read_errors, "sector_bytes": self._plan.sector_bytes,
             "began_at": rfc3339(self._began), "ended_at": rfc3339(datetime.now(UTC)),
+            "copy_seconds": round(self._copy_seconds, 3), "hash_seconds": round(self._hash_seconds, 3),
             "commands": list(self._record.commands),
         }
 

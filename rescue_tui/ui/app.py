@@ -15,6 +15,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.theme import Theme
+from textual.worker import WorkerFailed
 
 from rescue_tui.core.errors import RescueError
 from rescue_tui.core.text import printable_lines
@@ -24,6 +25,7 @@ from rescue_tui.ui.safe import Safe
 from rescue_tui.ui.screens.base import StasisScreen
 from rescue_tui.ui.screens.devices import DevicesScreen
 from rescue_tui.ui.screens.dialogs import ConfirmDialog
+from rescue_tui.ui.screens.guard import GuardScreen
 from rescue_tui.ui.screens.jobs import JobsScreen
 from rescue_tui.ui.screens.journal import JournalScreen
 from rescue_tui.ui.terminal import AsciiScrollBar, Colours, GlyphFilter, PlainFilter, Terminal, detect
@@ -59,6 +61,7 @@ class StasisApp(App[int]):
         Binding("d", "show('devices')", "Devices"),
         Binding("j", "show('jobs')", "Jobs"),
         Binding("l", "show('journal')", "Journal"),
+        Binding("w", "show('guard')", "Guard"),
         Binding("q", "leave", "Leave"),
         Binding("ctrl+q", "leave", "Leave", show=False, priority=True),
         Binding("ctrl+c", "leave", "Leave", show=False, priority=True),
@@ -120,6 +123,8 @@ class StasisApp(App[int]):
             self.push_screen(JobsScreen(self.bridge, self.safe))
         elif name == "journal":
             self.push_screen(JournalScreen(self.bridge, self.safe))
+        elif name == "guard":
+            self.push_screen(GuardScreen(self.bridge, self.safe))
 
     def action_leave(self) -> None:
         """Ask, say that jobs go on, leave."""
@@ -145,7 +150,8 @@ class StasisApp(App[int]):
     def _handle_exception(self, error: Exception) -> None:
         # Textual would print the local variables of every frame, with raw text of disks among them.
         if not self.crash:
-            self.crash = "".join(traceback.format_exception(error))
+            cause = error.error if isinstance(error, WorkerFailed) else error
+            self.crash = "".join(traceback.format_exception(cause))
         if self.is_headless:
             super()._handle_exception(error)
         else:

@@ -16,6 +16,7 @@ _UNKNOWN_TO_CONSOLES = re.compile(
     r"\x1b\[\?(?:1000|1002|1003|1004|1006|1015|1016|2004|2026|2048)[hl]"  # mouse, focus, paste, sync, in-band resize
     r"|\x1b\[\?\d+\$p"  # a question of which modes there are
     r"|\x1b\[[<>=]\d*u"  # the kitty keyboard
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, pointer shapes and other commands to an operating system
 )
 _CLEAR = "\x1b[0m\x1b[2J\x1b[H"
 

@@ -7,6 +7,7 @@ of core.job), so that a test can drive a whole session. `unplug`, `plug`, `set_p
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -113,6 +114,9 @@ class FakeServices:
         self.journal = FakeJournal()
         self.journal.append("session.start", version="0.1")
         self.refused = 0
+        self.open_findings: tuple[Finding, ...] = ()
+        self.stuck = threading.Event()
+        self.stuck.set()
         self.extra_layers: tuple[LayerState, ...] = ()
         self._changes: asyncio.Queue[None] = asyncio.Queue()
         self.gate_refusals: dict[str, tuple[Finding, ...]] = {}
@@ -186,10 +190,12 @@ class FakeServices:
         return roles
 
     def guard_state(self) -> GuardState:
+        # A hung file system: the thread waits, and only the thread.
+        self.stuck.wait()
         devices = tuple(ProtectedDevice(disk.node, f"{disk.dev[0]}:{disk.dev[1]}", disk.id not in self.granted,
                                         disk.id in self.granted, False) for disk in self.disks)
         layers = (LayerState("read-only flag", "armed", "Set by udev.", self.refused), *self.extra_layers)
-        return GuardState(layers, devices, tuple(self.granted.values()), ())
+        return GuardState(layers, devices, tuple(self.granted.values()), self.open_findings)
 
     # destination ---------------------------------------------------------------------------------------------------
     def gate(self, snapshot: Snapshot, disk: Disk, *, internal: bool = False) -> GateDecision:
@@ -216,7 +222,7 @@ class FakeServices:
         self.disks = tuple(replace(each, signatures=made) if each.id == disk.id else each for each in self.disks)
 
     async def mount_destination(self, disk: Disk, partition: int | None = None) -> DestinationSpace:
-        await self._called("mount", disk.node)
+        await self._called("mount", disk.node, *([partition] if partition is not None else []))
         kind = disk.signatures[0].kind if disk.signatures else "none"
         space = DestinationSpace("/run/stasis/destination/usb", kind, disk.size_bytes - GIB, True, True, True)
         self.mounted[disk.id] = space

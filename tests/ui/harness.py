@@ -67,6 +67,14 @@ class Session:
         """Wait until the screen does not show ``words``."""
         await self.until(lambda: words not in self.text, f"without {words}")
 
+    async def on_screen(self, name: str) -> None:
+        """Wait until the screen of this class is on top."""
+        await self.until(lambda: type(self.app.screen).__name__ == name, name)
+
+    async def rows(self, count: int) -> None:
+        """Wait until the screen has ``count`` rows."""
+        await self.until(lambda: len(self.lines) == count, f"{count} rows")
+
     async def status(self) -> None:
         """Look at guard and jobs now, as the app does once a second."""
         await self.app.bridge.refresh_status()

@@ -24,7 +24,7 @@ On every screen
   Arrows, Page Up/Down   move           Enter   the main action
   Tab                    next field     Esc     back
   ? or F1                this help      q       leave Stasis (jobs go on)
-  d  devices    j  jobs    l  journal
+  d  devices    j  jobs    l  journal    w  write guard
 
 The line above the keys says what is safe to do next. The second line from the
 top always shows the write guard, how many write attempts it refused, running

@@ -74,7 +74,8 @@ in the same slot would look the same.
             return "This disk is the destination. Esc, then g, shows its space or releases it."
         if access is not Access.SOURCE:
             return "This disk is neither copied nor written. Esc goes back."
-        return "This disk is protected. i plans its imaging, nothing starts yet. Esc goes back."
+        locked = "This disk is protected." if self.disk.read_only else "Stasis does not write to it, the kernel would."
+        return f"{locked} i plans its imaging, nothing starts yet. Esc goes back."
 
     def action_image(self) -> None:
         """Plan its imaging."""

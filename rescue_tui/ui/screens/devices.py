@@ -163,7 +163,9 @@ On it: every signature that was found; blank means none.
         if self.marked:
             return f"{plural(len(self.marked), 'disk')} marked. i plans the imaging, nothing starts yet. Space unmarks."
         if not any(role.access is Access.DESTINATION for role in view.roles.values()) and not view.destinations:
-            return "All disks are protected. Plug in an external disk, move to it, g makes it the destination."
+            guarded = view.guard is None or view.guard.armed
+            return (f"{'All disks are protected.' if guarded else 'The write guard is not complete, w shows why.'} "
+                    "Plug in an external disk, move to it, g makes it the destination.")
         if not any(state.mount_point for state in view.destinations):
             return "The destination is granted but not mounted. g goes on with it."
         return "The destination is ready. Move to the disk to rescue (/ finds a serial), i shows the imaging plan."

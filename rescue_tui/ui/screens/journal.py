@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from rescue_tui.core.record import canonical
-from rescue_tui.core.text import decode
+from rescue_tui.core.record import Plain
 from rescue_tui.system.journal import JournalEntry
 from rescue_tui.ui.bridge import Bridge
 from rescue_tui.ui.describe import Page
@@ -77,8 +77,7 @@ own, which "verify" checks.
             page.pair("Event", entry.event, "bold")
             page.pair("Time", entry.time)
             for name, value in entry.detail.items():
-                shown = value if isinstance(value, str) else decode(canonical(value))
-                page.pair(self.safe.clip(name, 14), shown)
+                page.pair(self.safe.clip(name, 14), _plain(value))
             page.pair("Hash", entry.hash)
         self.query_one(ReadingPane).show(page.text())
 
@@ -88,4 +87,9 @@ own, which "verify" checks.
 
 
 def _detail(entry: JournalEntry) -> str:
-    return decode(canonical(entry.detail)) if entry.detail else ""
+    return "  ".join(f"{name}: {_plain(value)}" for name, value in entry.detail.items())
+
+
+def _plain(value: Plain) -> str:
+    # Not `canonical`: a journal that was edited by hand may hold what has no UTF-8 form.
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -69,11 +69,11 @@ class KeyedTable(DataTable[Text]):
             self._lay_out()
 
     def _wanted_widths(self) -> tuple[int, ...]:
-        width = self.size.width or 80
-        fixed = sum(column.width for column in self._plan)
+        spare = (self.size.width or 80) - sum(column.width for column in self._plan)
         shares = sum(column.grows for column in self._plan) or 1
-        spare = width - fixed - (2 if self.show_vertical_scrollbar else 0)
         widths = [column.width + max(0, spare) * column.grows // shares for column in self._plan]
+        # A scroll bar takes a cell: the last column gives it.
+        widths[-1] = max(4, widths[-1] + min(0, spare))
         return tuple(widths)
 
     def _lay_out(self) -> None:

@@ -27,6 +27,7 @@ from rescue_tui.system.durable import read_or_none, replace_file
 from rescue_tui.system.journal import Journal
 
 CASE_PREFIX = "stasis-case-"
+COLLECTED_PREFIX = "stasis-collected-"
 MANIFEST = "MANIFEST.sha256"
 # Written after the manifest, or growing while a job runs; the journal seals itself.
 UNLISTED = frozenset({MANIFEST, "report.json", "report.html", "journal.jsonl"})
@@ -144,6 +145,10 @@ class CaseFolder:
         if not self.path.is_dir():
             return ()
         return tuple(SourceFolder(entry) for entry in sorted(self.path.iterdir()) if (entry / "binding.json").is_file())
+
+    def collected(self) -> tuple[Path, ...]:
+        """What `stasis collect` left in this case: folders with a manifest of their own."""
+        return tuple(sorted(path.parent for path in self.path.glob(f"{COLLECTED_PREFIX}*/{MANIFEST}")))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

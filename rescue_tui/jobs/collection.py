@@ -13,7 +13,7 @@ from rescue_tui.core.errors import DeviceError, RescueError, SpaceError
 from rescue_tui.core.record import document
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable, printable_lines
-from rescue_tui.jobs.casefolder import MANIFEST, format_manifest, small_hash, to_json
+from rescue_tui.jobs.casefolder import COLLECTED_PREFIX, MANIFEST, format_manifest, small_hash, to_json
 from rescue_tui.jobs.evidence import HealthSource
 from rescue_tui.system.durable import replace_file
 from rescue_tui.system.runner import Runner
@@ -36,7 +36,7 @@ async def collect(runner: Runner, inventory: HealthSource, snapshot: Snapshot, t
     What a tool can't tell becomes a line in ``not-collected.txt``, never an error. SpaceError when the disk is full,
     DeviceError when it fails.
     """
-    folder = to / f"stasis-collected-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    folder = to / f"{COLLECTED_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     try:
         return await _Collection(runner, inventory, snapshot, folder).run()
     except OSError as error:

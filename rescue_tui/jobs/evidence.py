@@ -10,8 +10,10 @@ from typing import Protocol
 from rescue_tui import __version__
 from rescue_tui.core.device import Disk, Health
 from rescue_tui.core.errors import RescueError
+from rescue_tui.core.record import rfc3339
 from rescue_tui.core.text import printable, printable_lines
 from rescue_tui.jobs.casefolder import SourceFolder, to_json
+from rescue_tui.system.durable import read_or_none
 from rescue_tui.system.runner import Runner
 from rescue_tui.system.tools import ddrescue, dmesg, sfdisk
 
@@ -60,12 +62,13 @@ async def note_health(source: HealthSource, folder: SourceFolder, disk: Disk, wh
 
 
 async def note_kernel_log(runner: Runner, folder: SourceFolder, since: datetime) -> None:
-    """kernel.log: the kernel's messages since the job began."""
+    """Add the kernel's messages since ``since`` to kernel.log; what an earlier run noted stays."""
     try:
         text = await dmesg.kernel_log(runner, since)
     except RescueError as error:
         text = f"(not read: {printable(error.summary)})\n"
-    folder.write("kernel.log", text.encode("utf-8"))
+    earlier = read_or_none(folder.file("kernel.log")) or b""
+    folder.write("kernel.log", earlier + f"# since {rfc3339(since)}\n{text}".encode())
 
 
 async def versions(runner: Runner) -> dict[str, str]:

@@ -70,20 +70,16 @@ class JobManager:
         """Take up the unfinished jobs of the case folders at ``case_root`` (a destination, or one case).
 
         After a power cut the session's own files are gone; those in the case folders are left. Jobs that this session
-        knows already are not touched. Returns the interrupted jobs found there, ready for `resume`.
+        knows already are not touched, unless their destination is mounted elsewhere now. Returns the unfinished jobs
+        found there; those that don't run are ready for `resume`.
         """
         found: list[JobRecord] = []
-        known = {files.path.name: files for files in self._all_files()}
         for case in case_folders(case_root):
             for folder in case.sources():
                 with suppress(FormatError, OSError):
                     record = folder.record()
-                    if record.state in FINAL:
-                        continue
-                    if record.id in known:
-                        found.append(self._look_at(known[record.id]))
-                    else:
-                        found.append(self._adopt(folder, record))
+                    if record.state not in FINAL:
+                        found += self._take_up(folder, record)
         return tuple(found)
 
     # act -----------------------------------------------------------------------------------------------------------
@@ -209,7 +205,17 @@ class JobManager:
             record, state=JobState.INTERRUPTED, pid=None, exit_status=130,
             error="The worker of this job died (killed, or out of memory).", hint=f"`stasis jobs resume {record.id}`."))
 
+    def _take_up(self, folder: SourceFolder, record: JobRecord) -> tuple[JobRecord, ...]:
+        known = JobFiles(self._workspace.jobs_dir / record.id)
+        if not (known.path / "job.json").is_file():
+            return (self._adopt(folder, record),)
+        current = self._look_at(known)
+        if current.state in ACTIVE or Path(known.plan().image).parent == folder.path:
+            return (current,) if current.state not in FINAL else ()
+        return (self._adopt(folder, record),)
+
     def _adopt(self, folder: SourceFolder, record: JobRecord) -> JobRecord:
+        """Note a job of a case folder as one of this session; where it lies now counts, not where it lay."""
         plan = moved_to(restore(ImagingPlan, read_json(folder.file("plan.json"))), folder)
         files = JobFiles(self._workspace.ensure("jobs", record.id))
         files.write_plan(plan)

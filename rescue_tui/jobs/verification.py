@@ -79,11 +79,14 @@ def _read_manifest(folder: CaseFolder, findings: list[Finding]) -> dict[str, str
         findings.append(_error("manifest-missing", f"There is no {MANIFEST}: no image of this case was finished, "
                                                    "or the manifest was deleted."))
         return {}
-    try:
-        return folder.manifest()
-    except FormatError as error:
-        findings.append(_error("manifest-damaged", error.summary))
-        return {}
+    listed: dict[str, str] = {}
+    for place in (folder.path, *folder.collected()):
+        prefix = "" if place == folder.path else f"{place.name}/"
+        try:
+            listed |= {f"{prefix}{name}": digest for name, digest in CaseFolder(place).manifest().items()}
+        except FormatError as error:
+            findings.append(_error("manifest-damaged", f"{printable(prefix)}{error.summary}"))
+    return listed
 
 
 async def _check_files(folder: CaseFolder, listed: dict[str, str], findings: list[Finding], tick: Tick) -> int:
@@ -126,9 +129,11 @@ def _extra_files(folder: CaseFolder, listed: dict[str, str]) -> list[Finding]:
         found.append(Finding(Severity.WARNING, "unfinished", f"The image in {printable(name)} was not finished."))
     if not listed:
         return found  # the manifest is missing or empty, which was said already
+    collected = folder.collected()
     for path in files_below(folder.path):
         name = path.relative_to(folder.path).as_posix()
-        if name not in listed and name not in UNLISTED and name.split("/")[0] not in unfinished:
+        of_a_collection = path.name == MANIFEST and path.parent.parent == folder.path and path.parent in collected
+        if name not in listed and name not in UNLISTED and not of_a_collection and name.split("/")[0] not in unfinished:
             found.append(_error("extra-file", f"{printable(name)} is not in the manifest."))
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rescue_tui.core.errors import ExitStatus, PolicyRefusal, UsageError
+from rescue_tui.core.errors import ExitStatus, PolicyRefusal, SpaceError, UsageError
 from rescue_tui.core.job import JobState
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs.casefolder import CaseFolder
@@ -132,12 +132,16 @@ async def test_cancel_keeps_what_was_copied(bench: Bench) -> None:
 async def test_two_jobs_at_once_share_a_case(bench: Bench, tmp_path: Path) -> None:
     fill(tmp_path / "second", 64 * MIB, 3)
     with loop_disk(tmp_path / "second") as second:
-        first_job = await bench.start("--max-read-rate=60Mi")
+        first_job = await bench.start("--max-read-rate=20Mi")
         case = Path(first_job.case)
         other = replace(bench, source=second)
         second_job = await other.start(options=ImagingOptions(case_dir=case))
         with pytest.raises(PolicyRefusal, match="already"):
             await bench.manager.start_image(bench_plan(bench, first_job.id))
+        with loop_disk(tmp_path / "third", 400 * MIB) as third:
+            too_much = replace(bench, source=third)
+            with pytest.raises(SpaceError, match="Together with the jobs"):
+                await too_much.start()
         records = [await rested(bench.manager, job.id) for job in (first_job, second_job)]
         assert [record.state for record in records] == [JobState.DONE, JobState.DONE]
         assert {record.id for record in bench.manager.records()} == {first_job.id, second_job.id}

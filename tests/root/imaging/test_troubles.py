@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from rescue_tui.core.errors import PolicyRefusal, SetupError, SpaceError
 from rescue_tui.core.job import JobRecord, JobState
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs import manager
-from rescue_tui.jobs.casefolder import CaseFolder
+from rescue_tui.jobs.casefolder import CaseFolder, to_json
 from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.jobfiles import JobFiles
 from rescue_tui.jobs.verification import verify_case
@@ -242,3 +243,86 @@ async def test_a_worker_that_cannot_start_is_told(bench: Bench, monkeypatch: pyt
         await bench.manager.start_image(bench.plan())
     assert "/nonexistent/python" in caught.value.evidence
     assert [record.state for record in bench.manager.records()] == [JobState.FAILED]
+
+
+async def test_shutdown_interrupts_in_good_order(bench: Bench) -> None:
+    started = await bench.start("--max-read-rate=20Mi")
+    running = await copied(bench.manager, started.id, 8 * MIB)
+    assert running.pid is not None
+    os.kill(running.pid, signal.SIGTERM)
+    record = await rested(bench.manager, started.id)
+    assert (record.state, record.exit_status) == (JobState.INTERRUPTED, 130)
+    assert "shutting down" in record.error
+    assert not ddrescues(folder_of(record).partial_image)
+
+
+async def test_power_cut_after_the_copy_and_before_the_report(bench: Bench, tmp_path: Path) -> None:
+    record = await rested(bench.manager, (await bench.start()).id)
+    folder = folder_of(record)
+    for name in ("MANIFEST.sha256", "report.json", "report.html"):
+        (folder.path.parent / name).unlink()
+    folder.file("result.json").unlink()
+    folder.write("job.json", to_json(replace(record, state=JobState.RUNNING)))
+    later = replace(bench, workspace=Workspace(tmp_path / "next-boot"))
+    assert [found.state for found in later.manager.discover(bench.target)] == [JobState.INTERRUPTED]
+    await later.manager.resume(record.id, snapshot(bench.source))
+    finished = await rested(later.manager, record.id)
+    assert (finished.state, finished.error) == (JobState.DONE, "")
+    assert same(bench.source.file, folder.image)
+    assert (await verify_case(Runner(), folder.path.parent)).findings == ()
+
+
+async def test_destination_mounted_elsewhere(bench: Bench, tmp_path: Path) -> None:
+    started = await bench.start("--max-read-rate=20Mi")
+    await copied(bench.manager, started.id, 8 * MIB)
+    await bench.manager.pause(started.id)
+    await rested(bench.manager, started.id)
+    node = run("findmnt", "--noheadings", "--output", "SOURCE", str(bench.target)).strip()
+    run("umount", str(bench.target))
+    with pytest.raises(SetupError, match="isn't there"):
+        await bench.manager.resume(started.id, snapshot(bench.source))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run("mount", node, str(elsewhere))
+    assert [record.state for record in bench.manager.discover(elsewhere)] == [JobState.PAUSED]
+    await bench.manager.resume(started.id, snapshot(bench.source))
+    finished = await rested(bench.manager, started.id)
+    assert finished.state is JobState.DONE
+    assert finished.case.startswith(str(elsewhere))
+    assert same(bench.source.file, folder_of(finished).image)
+    run("umount", str(elsewhere))
+
+
+STARTER = """
+import asyncio, pathlib, sys
+from rescue_tui.core.imaging import ImagingPlan
+from rescue_tui.core.restore import restore
+from rescue_tui.jobs.casefolder import read_json
+from rescue_tui.jobs.manager import JobManager
+from rescue_tui.system.journal import Journal
+from rescue_tui.system.runner import Runner
+from rescue_tui.system.workspace import Workspace
+async def main():
+    workspace = Workspace(pathlib.Path(sys.argv[1]))
+    manager = JobManager(Runner(), Journal(workspace.journal_path), workspace)
+    record = await manager.start_image(restore(ImagingPlan, read_json(pathlib.Path(sys.argv[2]))))
+    print(record.id, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+async def test_killed_starter_and_lost_terminal_end_no_job(bench: Bench, tmp_path: Path) -> None:
+    plan = bench.plan()
+    slow = replace(plan, command=(plan.command[0], "--max-read-rate=30Mi", *plan.command[1:]))
+    (tmp_path / "plan.json").write_bytes(to_json(slow))
+    starter = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STARTER, str(bench.workspace.root), str(tmp_path / "plan.json"),
+        stdout=asyncio.subprocess.PIPE, start_new_session=True, cwd=Path(__file__).parents[3])
+    assert starter.stdout is not None
+    job_id = (await asyncio.wait_for(starter.stdout.readline(), 60)).decode().strip()
+    os.killpg(starter.pid, signal.SIGHUP)
+    await starter.wait()
+    record = await rested(bench.manager, job_id)
+    assert record.state is JobState.DONE
+    assert same(bench.source.file, folder_of(record).image)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.vm.console import AnsiStripper, Console
 from tests.support.vm.deadline import Deadline, DeadlineError
-from tests.support.vm.pump import LineClosedError, Port, Pump
+from tests.support.vm.pump import GuestPanicError, LineClosedError, Port, Pump
 from tests.support.vm.terminal import Terminal, key_bytes
 
 NOW = Deadline.after(0)
@@ -133,3 +133,13 @@ def test_keys_arrive_as_a_vt220_sends_them(line: tuple[Pump, Port, socket.socket
 def test_a_key_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="no such key"):
         key_bytes("f99")
+
+
+def test_a_kernel_panic_ends_every_wait(line: tuple[Pump, Port, socket.socket], tmp_path: Path) -> None:
+    _, port, guest = line
+    console = Console(port, tmp_path / "log")
+    guest.sendall(b"[ 3.2] Kernel panic - not ")
+    console.wait_for("not ", Deadline.after(10))
+    guest.sendall(b"syncing: int3\r\n")
+    with pytest.raises(GuestPanicError, match="the kernel panicked before /login/"):
+        console.wait_for("login", Deadline.after(3600))

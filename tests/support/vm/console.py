@@ -15,6 +15,7 @@ _ESCAPE = re.compile(
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 LONGEST_ESCAPE = 512
+PANIC = "Kernel panic - not syncing"
 
 
 class AnsiStripper:
@@ -50,6 +51,7 @@ class Console:
     def _take(self, data: bytes) -> None:
         text = self._stripper.feed(data)
         self.text += text
+        self.port.panicked = self.port.panicked or PANIC in self.text[-len(text) - len(PANIC):]
         with self.log.open("a", encoding="utf-8") as file:
             file.write(text)
 

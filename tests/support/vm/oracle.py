@@ -45,6 +45,10 @@ SCSI_READ = frozenset({
     0x00, 0x03, 0x08, 0x12, 0x1A, 0x23, 0x25, 0x28, 0x2F, 0x3C, 0x43, 0x46, 0x4A, 0x4D, 0x51, 0x5A, 0x5E, 0x88, 0x8F,
     0x9E, 0xA0, 0xA3, 0xA8,
 })
+# ATA pass-through (12/16): smartctl and udev's ata_id ask with it. What it carries is not traced: only what fetches
+# data counts as a read.
+SCSI_PASS_THROUGH = frozenset({0x85, 0xA1})
+FROM_DEVICE = 1
 # start stop unit, prevent medium removal, synchronize cache(10/16)
 SCSI_CONTROL = frozenset({0x1B, 0x1E, 0x35, 0x91})
 # ACS-4: read sectors/DMA/multiple with and without EXT, read FPDMA, read log, read verify, identify, SMART (its reads;
@@ -91,7 +95,9 @@ def parse_trace(lines: Iterable[str]) -> Iterator[Traced]:
             lists = (NVME_READ, NVME_CONTROL) if found[1] == "io" else (NVME_ADMIN_READ, NVME_ADMIN_CONTROL)
             yield Traced("nvme", f"{found[1]} {name}", _classify(name, *lists))
         elif found := _SCSI.search(line):
-            yield Traced("scsi", f"{int(found[1]):#04x}", _classify(int(found[1]), SCSI_READ, SCSI_CONTROL))
+            opcode = int(found[1])
+            reads = SCSI_READ | SCSI_PASS_THROUGH if int(found[2]) == FROM_DEVICE else SCSI_READ
+            yield Traced("scsi", f"{opcode:#04x}", _classify(opcode, reads, SCSI_CONTROL))
         elif found := _ATA.search(line):
             yield Traced("ata", f"{int(found[1], 16):#04x}", _classify(int(found[1], 16), ATA_READ, ATA_CONTROL))
         elif found := _OPEN.search(line):

@@ -24,12 +24,17 @@ class LineClosedError(AssertionError):
     """The other side has gone (QEMU died or left) while something was waited for."""
 
 
+class GuestPanicError(LineClosedError):
+    """The guest's kernel has panicked: nothing that is waited for will come."""
+
+
 class Port:
     """A character device of the guest: what arrives is handed to the sinks, what we send is written at once."""
 
     def __init__(self, name: str, line: socket.socket, pump: Pump) -> None:
         self.name = name
         self.closed = False
+        self.panicked = False
         self.sinks: list[Sink] = []
         self._line = line
         self._pump = pump
@@ -62,6 +67,8 @@ class Port:
                 answer = probe()
                 if answer is not None:
                     return answer
+                if self.panicked:
+                    raise GuestPanicError(f"the kernel panicked before {what}\n{self._pump.report()}")
                 if self.closed:
                     raise LineClosedError(f"{self.name} closed while waiting for {what}\n{self._pump.report()}")
                 if deadline.expired:

@@ -69,8 +69,8 @@ def boot(image: BuiltImage, artifacts: Path) -> Iterator[BootMachine]:
 def boot_to_tui(boot: BootMachine) -> BootMachine:
     """Start a machine and wait until the serial line shows the TUI.
 
-    QEMU 7.2 emulating several processors at once sometimes loses a code change of the guest's kernel, which then panics
-    with "Oops: int3" (seen once in about sixty boots here, on a busy machine). That, and nothing else, gets a second try.
+    QEMU 7.2 emulating several processors at once sometimes loses a code change of the guest's kernel, which then
+    panics with "Oops: int3" (seen once in about seventy boots, on a busy machine). That alone gets a second try.
     """
 
     def start(spec: VmSpec) -> Machine:

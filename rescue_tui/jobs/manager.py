@@ -179,7 +179,7 @@ class JobManager:
             unit = f"stasis-job-{record.id}-{secrets.token_hex(2)}"
             assert plan.disk is not None
             return systemd.unit_command(unit, argv, readable_devices=_devices_to_read(plan.disk),
-                                        description=f"Stasis job {record.id}")
+                                        description=f"Stasis job {record.id}", output=files.output)
         return systemd.session_command(argv)
 
     def _ask(self, job_id: str, wish: Wish) -> JobRecord:

@@ -140,9 +140,11 @@ async def test_one_job_a_place(manager: JobManager, tmp_path: Path) -> None:
 
 
 def test_worker_commands(tmp_path: Path) -> None:
-    unit = unit_command("stasis-job-1", ("env", "x"), readable_devices=("/dev/nvme0n1", "/dev/nvme0"), description="d")
+    unit = unit_command("stasis-job-1", ("env", "x"), readable_devices=("/dev/nvme0n1", "/dev/nvme0"), description="d",
+                        output=Path("/run/x.log"))
     assert unit.argv[0] == "systemd-run"
-    assert "--property=DevicePolicy=closed" in unit.argv
+    assert {"--property=DevicePolicy=closed", "--property=KillMode=mixed",
+            "--property=StandardError=append:/run/x.log"} <= set(unit.argv)
     assert "--property=DeviceAllow=/dev/nvme0n1 r" in unit.argv
     assert not [word for word in unit.argv if word.startswith("--property=DeviceAllow=") and not word.endswith(" r")]
     assert unit.argv[-3:] == ("--", "env", "x")

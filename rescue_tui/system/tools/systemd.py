@@ -16,16 +16,20 @@ def in_charge(runtime_dir: Path = RUNTIME_DIR) -> bool:
     return runtime_dir.is_dir()
 
 
-def unit_command(unit: str, argv: Sequence[str], *, readable_devices: Sequence[str], description: str) -> Command:
+def unit_command(
+    unit: str, argv: Sequence[str], *, readable_devices: Sequence[str], description: str, output: Path
+) -> Command:
     """systemd-run for a job that may open only the devices named, and only for reading.
 
     DevicePolicy=closed allows /dev/null and its like besides. A file system on the destination is written through
     its mount, not through its device node, so the destination needs no entry. KillMode=mixed: a stop goes to our
-    process first, which stops its tool in an orderly way; what is left is killed.
+    process first, which stops its tool in an orderly way; what is left is killed. Type=exec: a program that can't be
+    started is an error of systemd-run. What the process prints is appended to ``output``.
     """
     words = ["systemd-run", f"--unit={unit}", f"--description={description}", "--collect", "--quiet",
-             "--property=DevicePolicy=closed", "--property=KillMode=mixed", "--property=TimeoutStopSec=90",
-             "--property=OOMScoreAdjust=-500"]
+             "--property=Type=exec", "--property=DevicePolicy=closed", "--property=KillMode=mixed",
+             "--property=TimeoutStopSec=90", "--property=OOMScoreAdjust=-500",
+             f"--property=StandardOutput=append:{output}", f"--property=StandardError=append:{output}"]
     words += [f"--property=DeviceAllow={device} r" for device in readable_devices]
     return Command((*words, "--", *argv), deadline_seconds=60)
 

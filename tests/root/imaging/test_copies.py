@@ -169,6 +169,20 @@ async def test_a_destination_with_large_sectors_gets_buffered_writes(bench: Benc
         assert same(bench.source.file, folder_of(record).image)
 
 
+@pytest.mark.parametrize("preallocate", [False, True])
+async def test_without_holes_the_image_still_gets_its_full_size(bench: Bench, preallocate: bool) -> None:
+    """The end of the source can't be read, so nothing is ever written there."""
+    os.truncate(bench.source.file, SIZE - MIB)
+    space = replace(bench.space(), sparse=False, preallocate=preallocate)
+    plan = make_plan(snapshot(bench.source), bench.source.disk(), bench.target, space, {}, ImagingOptions())
+    assert ("-p" in plan.command) is preallocate
+    record = await rested(bench.manager, (await bench.manager.start_image(plan)).id)
+    assert record.state is JobState.DAMAGED
+    image = folder_of(record).image
+    assert image.stat().st_size == SIZE
+    assert image.read_bytes() == bench.source.file.read_bytes() + bytes(MIB)
+
+
 async def test_image_on_exfat(bench: Bench, tmp_path: Path) -> None:
     with loop_disk(tmp_path / "exfat", 400 * MIB) as disk:
         run("mkfs.exfat", disk.node)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import samples
-from builder.host import BUILD, BuildError, cache_dir, output_of, require_space, run, step
+from builder.host import BUILD, BuildError, cache_dir, output_of, require_space, require_tools, run, step
 from builder.vm import Drive, Kind
 
 DEMO = BUILD / "demo"
@@ -149,6 +149,8 @@ def attached(directory: Path, *, snapshot: bool = True) -> tuple[Drive, ...]:
     With ``snapshot`` what the guest writes to them goes to overlays that are made anew each time; only a disk that is
     ``kept`` is written itself.
     """
+    if snapshot:
+        require_tools("qemu-img")
     overlays = directory / "overlays"
     shutil.rmtree(overlays, ignore_errors=True)
     drives = []

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.host import BUILD, GIB, TOP, BuildError, cache_dir, output_of, require_root, require_space, require_tools, run, step
+from builder.host import (
+    BUILD,
+    GIB,
+    TOP,
+    BuildError,
+    cache_dir,
+    output_of,
+    require_root,
+    require_space,
+    require_tools,
+    run,
+    step,
+)
 from builder.modules import zfs_modules
 from builder.toolstree import SOURCES, ensure_tools_tree, kernel_release, refresh_package_lists
 from builder.wheels import python_tree
@@ -20,9 +33,10 @@ ARTIFACTS = ("stasis.efi", "stasis.vmlinuz", "stasis.initrd", "stasis.cmdline", 
 
 def version() -> str:
     """``<package version>+g<commit>``, ``.dirty`` when the tree differs from it."""
-    namespace: dict[str, str] = {}
-    exec((TOP / "rescue_tui/__init__.py").read_text(), namespace)  # our own two lines: one place for the version
-    plain = namespace["__version__"]
+    found = re.search(r'^__version__ = "([^"]+)"$', (TOP / "rescue_tui/__init__.py").read_text(), re.MULTILINE)
+    if found is None:
+        raise BuildError("rescue_tui/__init__.py names no version.")
+    plain = found[1]
     if not (TOP / ".git").exists() or shutil.which("git") is None:
         return plain
     git = ["git", "-c", f"safe.directory={TOP}", "-C", str(TOP)]
@@ -93,7 +107,8 @@ def build(extra: Sequence[str] = ()) -> None:
         run(
             ["python3", "-m", "mkosi", f"--directory={TOP}", f"--tools-tree={tools}", f"--sandbox-tree={sandbox}",
              f"--package=linux-image-{kernel}", f"--skeleton-tree={modules}", f"--extra-tree={python}",
-             f"--package-cache-dir={packages}", f"--environment=VERSION_STASIS={version()}", "--force", *extra, "build"],
+             f"--package-cache-dir={packages}", f"--environment=VERSION_STASIS={version()}",
+             "--force", *extra, "build"],
             env=env, log=log, what="mkosi",
         )
     if not os.environ.get("STASIS_KEEP_ROOT"):

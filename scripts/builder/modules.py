@@ -38,7 +38,8 @@ def zfs_modules(tools: Path, kernel: str) -> Path:
     marker.touch()
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
     run(in_tree(work, [*apt, "update", "-q"]), log=log, what="apt-get update")
-    run(in_tree(work, [*apt, "install", "-y", "--no-install-recommends", "zfs-dkms"]), log=log, what="installing zfs-dkms")
+    run(in_tree(work, [*apt, "install", "-y", "--no-install-recommends", "zfs-dkms"]), log=log,
+        what="installing zfs-dkms")
     plain_version = zfs_version.split("-")[0].split(":")[-1]
     run(in_tree(work, ["dkms", "install", "--force", f"zfs/{plain_version}", "-k", kernel]), log=log, what="dkms")
     built = sorted((work / "usr/lib/modules" / kernel / "updates/dkms").glob("*.ko*"))

@@ -26,8 +26,8 @@ deb {SECURITY_MIRROR} {SUITE}-security {COMPONENTS}
 """
 PACKAGES = (
     "mkosi", "systemd-repart", "systemd-ukify", "systemd-boot-efi", "ca-certificates", "mtools", "dosfstools",
-    "erofs-utils", "zstd", "xz-utils", "cpio", "kmod", "python3-pip", "e2fsprogs", "apt-utils", "debian-archive-keyring",
-    "openssl", "busybox-static", "binutils",
+    "erofs-utils", "zstd", "xz-utils", "cpio", "kmod", "python3-pip", "e2fsprogs", "apt-utils",
+    "debian-archive-keyring", "openssl", "busybox-static", "binutils",
 )
 
 
@@ -81,7 +81,8 @@ def refresh_package_lists(root: Path) -> None:
     try:
         run(in_tree(root, ["apt-get", "update", "-q"]), log=log, what="apt-get update")
     except BuildError as error:
-        raise BuildError(f"no package lists from {MIRROR}: check the network, or set STASIS_MIRROR.\n{error}") from error
+        raise BuildError(
+            f"no package lists from {MIRROR}: check the network, or set STASIS_MIRROR.\n{error}") from error
     finally:
         log.unlink(missing_ok=True)
 

@@ -31,8 +31,9 @@ def _dependencies() -> Path:
     try:
         run(
             [*_pip(), "install", "--target", tree, "--no-deps", "--require-hashes", "--only-binary=:all:",
-             "--python-version", PYTHON, "--implementation", "cp", "--abi", f"cp{PYTHON.replace('.', '')}", "--abi", "none",
-             "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64", "--no-compile", "-r", requirements],
+             "--python-version", PYTHON, "--implementation", "cp", "--abi", f"cp{PYTHON.replace('.', '')}",
+             "--abi", "none", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64",
+             "--no-compile", "-r", requirements],
             log=log, what="pip",
         )
     except BuildError as error:

@@ -42,6 +42,7 @@ def _tui(services: Services) -> int:
     # Textual is slow to import and no verb needs it.
     from rescue_tui.ui import app  # noqa: PLC0415
 
+    services.be_prompt()
     return app.run(services)
 
 

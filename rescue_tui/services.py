@@ -25,25 +25,32 @@ from rescue_tui.jobs.reporting import rebuild_report
 from rescue_tui.jobs.verification import CaseVerdict, Tick, verify_case
 from rescue_tui.system.destination import Destinations, DestinationState
 from rescue_tui.system.guard import GuardState, WriteGuard
-from rescue_tui.system.inventory import Inventory
+from rescue_tui.system.inventory import PATIENCE_SECONDS, Inventory
 from rescue_tui.system.journal import Journal, JournalEntry
 from rescue_tui.system.mounts import MountedImage, Mounts
 from rescue_tui.system.runner import Runner
 from rescue_tui.system.workspace import Workspace
+
+ONE_SHOT_PATIENCE_SECONDS = 30.0
 
 
 class Services:
     """Every verb of Stasis, for the command line and the TUI alike. Errors are RescueErrors."""
 
     def __init__(self, workspace: Workspace | None = None) -> None:
+        """Patient by default: a verb that runs once waits for slow disks; see `be_prompt`."""
         self.workspace = workspace or Workspace.default()
         self.journal = Journal(self.workspace.journal_path)
         self.guard = WriteGuard(self.workspace)
         self.runner = Runner(self.guard.redeem)
-        self.inventory = Inventory(self.runner)
+        self.inventory = Inventory(self.runner, patience_seconds=ONE_SHOT_PATIENCE_SECONDS)
         self.destinations = Destinations(self.runner, self.guard, self.journal, self.workspace)
         self.jobs = JobManager(self.runner, self.journal, self.workspace)
         self.mounts = Mounts(self.runner, self.journal, self.workspace)
+
+    def be_prompt(self) -> None:
+        """For a screen: a snapshot shows what is known after a few seconds, `changes` tells when the rest is."""
+        self.inventory.patience_seconds = PATIENCE_SECONDS
 
     # devices -------------------------------------------------------------------------------------------------------
     async def snapshot(self) -> Snapshot:

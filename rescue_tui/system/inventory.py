@@ -77,7 +77,7 @@ class Inventory:
     ) -> None:
         self._runner = runner
         self._read = read
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
         self._scans: dict[_ScanKey, _Scan] = {}
         self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._listeners: set[Callable[[], None]] = set()
@@ -108,7 +108,7 @@ class Inventory:
                 self._scans[key] = _Scan(task, loop.time())
         running = {scan.task: scan for key in wanted if not (scan := self._scans[key]).task.done()}
         if running:
-            until = max(scan.started for scan in running.values()) + self._patience_seconds
+            until = max(scan.started for scan in running.values()) + self.patience_seconds
             await asyncio.wait(running, timeout=max(0.0, until - loop.time()))
         return {node.path: self._result(key, node) for key, node in wanted.items()}
 

@@ -41,7 +41,7 @@ test: ## everything: install what is needed, check, build, test in QEMU
 bench: ## figures as ratios to a peer in the same run: build/bench.json (BENCH=name for one)
 	@scripts/setup
 	@$(SUDO) scripts/build_image --if-needed
-	@$(SUDO) $(VENV)/python -m tests.bench $(BENCH)
+	@$(SUDO) env PYTHONPATH=scripts $(VENV)/python -m tests.bench $(BENCH)
 
 clean: ## remove build/ (the cache outside the clone stays)
 	@$(SUDO) rm -rf build

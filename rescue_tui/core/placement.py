@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+
 from rescue_tui.core.access import is_member
 from rescue_tui.core.device import Disk, Signature
 from rescue_tui.core.errors import UsageError
+from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable
 from rescue_tui.core.tooltext.mountinfo import MountEntry
 
 _ESP = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
 _IN_RAM = frozenset({"tmpfs", "ramfs", "rootfs", "overlay", "devtmpfs", "proc", "sysfs", "squashfs", "erofs"})
+
+_NAME_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+_NAME_CHARACTERS = 24
+
+
+def mount_name(serial: str, device_id: DeviceId, taken: frozenset[str]) -> str:
+    """A short directory name for a destination, from its serial; not one of ``taken``, which other disks have.
+
+    It is typed by people and only a name: who the disk is says its identity.
+    """
+    name = _NAME_UNSAFE.sub("-", serial)[-_NAME_CHARACTERS:].strip("-") or "disk"
+    if name not in taken:
+        return name
+    return f"{name}-{hashlib.sha256(str(device_id).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
 
 
 def where(snapshot: Snapshot, entry: MountEntry | None) -> str:

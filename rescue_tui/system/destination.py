@@ -199,7 +199,7 @@ class Destinations:
         if node is None:
             raise DeviceError(f"Partition {number} of {current.node} is gone.", "Look at the list of devices again.")
         blockdev.check_node(node.node, node.dev)
-        point = os.path.realpath(self._workspace.ensure("destination", current.id.slug()))
+        point = self._ledger.mount_point(current.id, current.serial)
         record = MountedDestination(current.id, current.generation, current.serial, node.node, point, kind)
         self._journal.append("destination.mounting", device_id=current.id, node=node.node, filesystem=kind,
                              options=list(plan.options), mount_point=point)

@@ -14,6 +14,7 @@ from pathlib import Path
 from rescue_tui.core.errors import SetupError
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace
+from rescue_tui.core.placement import mount_name
 from rescue_tui.core.record import rfc3339
 from rescue_tui.system.durable import read_or_none, replace_file
 from rescue_tui.system.workspace import Workspace
@@ -69,7 +70,7 @@ class Ledger:
     def destinations(self) -> tuple[MountedDestination, ...]:
         """Every destination that has a record; half-written or foreign files are passed over."""
         found = []
-        for path in sorted(self._workspace.destination_dir.glob("*.json")):
+        for path in sorted(self._workspace.destination_records_dir.glob("*.json")):
             with suppress(ValueError, KeyError, TypeError, OSError):
                 found.append(_destination(json.loads(path.read_bytes())))
         return tuple(found)
@@ -80,7 +81,7 @@ class Ledger:
 
     def put(self, record: MountedDestination) -> None:
         """Write or replace a record."""
-        self._workspace.ensure("destination")
+        self._workspace.ensure(self._workspace.destination_records_dir.name)
         space = record.space
         _write(self._path(record.device_id), {
             "device_id": str(record.device_id), "generation": record.generation, "serial": record.serial,
@@ -90,14 +91,29 @@ class Ledger:
                 "sparse": space.sparse, "preallocate": space.preallocate, "direct_io": space.direct_io,
                 "max_file_bytes": space.max_file_bytes}})
 
+    def mount_point(self, device_id: DeviceId, serial: str) -> str:
+        """Where a destination is, or shall be, mounted: a short name made of its serial, made when missing.
+
+        A second disk whose serial gives the same name gets a name of its own.
+        """
+        known = self.destination(device_id)
+        if known is not None:
+            name = os.path.basename(known.mount_point)
+        else:
+            taken = {os.path.basename(record.mount_point) for record in self.destinations()}
+            name = mount_name(serial, device_id, frozenset(taken))
+        return os.path.realpath(self._workspace.ensure(self._workspace.destination_dir.name, name))
+
     def drop(self, device_id: DeviceId) -> None:
         """Forget a record and remove its mount point, when that is empty and not mounted."""
+        record = self.destination(device_id)
         self._path(device_id).unlink(missing_ok=True)
-        with suppress(OSError):
-            (self._workspace.destination_dir / device_id.slug()).rmdir()
+        if record is not None:
+            with suppress(OSError):
+                os.rmdir(record.mount_point)
 
     def _path(self, device_id: DeviceId) -> Path:
-        return self._workspace.destination_dir / f"{device_id.slug()}.json"
+        return self._workspace.destination_records_dir / f"{device_id.slug()}.json"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -58,5 +58,10 @@ class Workspace:
 
     @property
     def destination_dir(self) -> Path:
-        """Mount points of destinations."""
+        """Mount points of destinations, and nothing else: people type these paths and use wildcards below."""
         return self.root / "destination"
+
+    @property
+    def destination_records_dir(self) -> Path:
+        """One file a destination that we mounted."""
+        return self.root / "destinations"

@@ -118,11 +118,27 @@ def test_the_ledger_remembers_for_every_process(tmp_path: Path) -> None:
     ledger.put(record)
     assert other.destinations() == (record,)
     assert other.destination(ID) == record
-    (tmp_path / "destination/half.json").write_text("{")
-    (tmp_path / "destination/list.json").write_text("[]")
+    (tmp_path / "destinations/half.json").write_text("{")
+    (tmp_path / "destinations/list.json").write_text("[]")
     assert other.destinations() == (record,)
     other.drop(ID)
     assert ledger.destination(ID) is None
+
+
+def test_a_mount_point_is_short_and_made_of_the_serial(tmp_path: Path) -> None:
+    ledger = Ledger(Workspace(tmp_path))
+    assert ledger.mount_point(ID, "AA00000000000485") == str(tmp_path / "destination/AA00000000000485")
+    strange = ledger.mount_point(ID, "../[/foo]\x1b[7m" + "x" * 40 + " 12")
+    assert strange == str(tmp_path / f"destination/{'x' * 21}-12")
+    assert ledger.mount_point(ID, "...") == str(tmp_path / "destination/disk")
+    ledger.put(MountedDestination(ID, 4, "s 1", "/dev/sdq1", ledger.mount_point(ID, "s 1"), "ext4"))
+    assert ledger.mount_point(ID, "other") == str(tmp_path / "destination/s-1")
+    twin = ledger.mount_point(DeviceId("wwn", "5000"), "s/1")
+    assert twin.startswith(str(tmp_path / "destination/s-1-"))
+    assert {"s-1", Path(twin).name} < {path.name for path in (tmp_path / "destination").iterdir()}
+    assert list((tmp_path / "destination").glob("*.json")) == []
+    ledger.drop(ID)
+    assert not (tmp_path / "destination/s-1").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from rescue_tui.cli_text import (
     device_lines,
     device_row,
     end_words,
+    finding_words,
     gate_row,
     granted_row,
     guard_lines,
@@ -192,6 +193,7 @@ async def _show_devices(services: Services, arguments: argparse.Namespace, outpu
                                 for disk in snapshot.disks], right=("SIZE",))
     if not snapshot.disks:
         output.line("No disks.")
+    output.lines([finding_words(finding) for finding in snapshot.findings])
 
 
 async def gather_health(ask: Callable[[Disk], Awaitable[Health]], disks: Sequence[Disk]) -> Mapping[str, Health]:

@@ -31,7 +31,7 @@ def devices_document(
 ) -> Document:
     """Every disk of ``snapshot``; ``healths`` and ``guard`` (see `guard_words`) are keyed by node and may lack some."""
     return document(
-        "devices", taken_at=snapshot.taken_at, boot_part_uuid=snapshot.boot_part_uuid,
+        "devices", taken_at=snapshot.taken_at, boot_part_uuid=snapshot.boot_part_uuid, findings=snapshot.findings,
         devices=[disk_fields(disk, roles.get(disk.id, UNKNOWN_ROLE), healths.get(disk.node), guard)
                  for disk in snapshot.disks])
 

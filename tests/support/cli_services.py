@@ -67,8 +67,10 @@ def job(state: JobState = JobState.RUNNING, *, job_id: str = "20261202-a1", done
 class CliServices(Services):
     """A stand-in for `Services`; ``calls`` holds what was asked, ``jobs_seen`` the records that looks at jobs give."""
 
-    def __init__(self, *disks: Disk, jobs: tuple[JobRecord, ...] = (), fail: RescueError | None = None) -> None:
+    def __init__(self, *disks: Disk, jobs: tuple[JobRecord, ...] = (), fail: RescueError | None = None,
+                 findings: tuple[Finding, ...] = ()) -> None:
         self.disks = disks or (nvme_disk(), usb_disk())
+        self.findings = findings
         self.calls: list[tuple[object, ...]] = []
         self.jobs_seen = list(jobs)
         self.fail = fail
@@ -80,7 +82,7 @@ class CliServices(Services):
 
     async def snapshot(self) -> Snapshot:
         """The given disks."""
-        return Snapshot(MOMENT, self.disks, "boot-uuid")
+        return Snapshot(MOMENT, self.disks, "boot-uuid", self.findings)
 
     async def health(self, disk: Disk) -> Health:
         """Good for NVMe, unavailable for the rest."""

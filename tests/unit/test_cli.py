@@ -18,6 +18,7 @@ import pytest
 
 from rescue_tui import __main__, cli
 from rescue_tui.core.errors import DeviceError, RescueError, SpaceError
+from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.core.job import JobState
 from tests.support.cli_services import CliServices, job
 from tests.support.source_rules import ROOT
@@ -80,6 +81,15 @@ def test_devices_as_text_is_one_line_a_disk_in_a_pipe(run: Run) -> None:
     assert len(lines) == 3
     assert "S4EVNX0M123456" in lines[1]
     assert "destination" in lines[2]
+
+
+def test_devices_tell_of_hardware_that_shows_no_disk(run: Run) -> None:
+    finding = Finding(Severity.WARNING, "storage-without-driver", "A RAID controller at 0000:02:00.0 has no driver.")
+    services = CliServices(findings=(finding,))
+    assert run("devices", services=services).out.splitlines()[-1] == f"warning: {finding.summary}"
+    (told,) = run("devices", "--json", services=services).document["findings"]
+    assert (told["code"], told["summary"]) == (finding.code, finding.summary)
+    assert finding.summary not in run("devices", "USB0001", services=services).out
 
 
 def test_one_device_tells_everything(run: Run) -> None:

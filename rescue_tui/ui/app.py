@@ -19,7 +19,7 @@ from textual.worker import WorkerFailed
 
 from rescue_tui.core.errors import RescueError
 from rescue_tui.core.text import printable_lines
-from rescue_tui.ui.bridge import Bridge, UiServices
+from rescue_tui.ui.bridge import CRASH_EVENT, Bridge, UiServices
 from rescue_tui.ui.driver import ConsoleDriver
 from rescue_tui.ui.safe import Safe
 from rescue_tui.ui.screens.base import StasisScreen
@@ -168,7 +168,7 @@ def run(services: UiServices) -> int:
     sys.stderr.write(f"stasis: the screen program has failed; jobs go on. It can be started again.\n"
                      f"{printable_lines(app.crash)}\n")
     try:
-        services.journal.append("ui.crash", traceback=app.crash[-16_000:])
+        services.journal.append(CRASH_EVENT, traceback=app.crash[-16_000:])
     except RescueError as error:
         sys.stderr.write(f"stasis: {printable_lines(str(error))}\n")
     return CRASHED

@@ -29,6 +29,7 @@ from rescue_tui.system.journal import JournalEntry
 from rescue_tui.ui.words import UNKNOWN_ROLE
 
 T = TypeVar("T")
+CRASH_EVENT = "ui.crash"
 
 
 class JournalWriter(Protocol):
@@ -103,7 +104,14 @@ class View:
     guard: GuardState | None = None
     destinations: tuple[DestinationState, ...] = ()
     jobs: tuple[JobRecord, ...] = ()
-    problem: RescueError | None = None
+    devices_problem: RescueError | None = None
+    status_problem: RescueError | None = None
+    notice: str = ""
+
+    @property
+    def problem(self) -> RescueError | None:
+        """What keeps the picture from being fresh."""
+        return self.devices_problem or self.status_problem
 
     @property
     def running_jobs(self) -> int:
@@ -148,12 +156,23 @@ class Bridge:
 
     async def watch(self) -> None:
         """Look at the disks now and again after every change that udev has settled; ends only when it is cancelled."""
+        await self._recall()
         await self.refresh_devices()
         try:
             async for _ in self.services.changes():
                 await self.refresh_devices()
         except RescueError as error:
-            self._problem(error)
+            self._devices_problem(error)
+
+    async def _recall(self) -> None:
+        """After a crash of the screens, say so once: the console's session has started them again."""
+        try:
+            last = await self.journal(1)
+        except RescueError as error:
+            self.view.status_problem = error
+            return
+        if last and last[-1].event == CRASH_EVENT:
+            self.view.notice = "The screens failed and were started again; jobs went on. l shows the journal."
 
     async def refresh_devices(self) -> None:
         """A fresh snapshot, then roles; one look at a time, a second wish during one is followed by another look."""
@@ -175,9 +194,9 @@ class Bridge:
             snapshot = await self.services.snapshot()
             roles = await off_loop(lambda: self.services.roles(snapshot))
         except RescueError as error:
-            self._problem(error)
+            self._devices_problem(error)
             return
-        self.view.snapshot, self.view.roles, self.view.problem = snapshot, roles, None
+        self.view.snapshot, self.view.roles, self.view.devices_problem = snapshot, roles, None
         attached = {(disk.id, disk.generation) for disk in snapshot.disks}
         self.view.healths = {key: health for key, health in self.view.healths.items() if key in attached}
         self.changed()
@@ -209,13 +228,16 @@ class Bridge:
             guard, destinations, jobs = await off_loop(
                 lambda: (services.guard_state(), services.destination_states(), services.job_records()))
         except RescueError as error:
-            self._problem(error)
+            if str(error) != str(self.view.status_problem):
+                self.view.status_problem = error
+                self.changed()
             return
         finally:
             self._busy.discard("status")
-        old = (self.view.guard, self.view.destinations, self.view.jobs)
-        if (guard, destinations, jobs) != old:
+        old = (self.view.guard, self.view.destinations, self.view.jobs, self.view.status_problem)
+        if (guard, destinations, jobs, None) != old:
             self.view.guard, self.view.destinations, self.view.jobs = guard, destinations, jobs
+            self.view.status_problem = None
             self.changed()
 
     async def gate(self, disk: Disk, *, internal: bool) -> GateDecision:
@@ -225,14 +247,24 @@ class Bridge:
             raise DeviceError("The disks were not looked at yet.", "Wait for the list of devices.")
         return await off_loop(lambda: self.services.gate(snapshot, disk, internal=internal))
 
-    async def job_map(self, job_id: str) -> Mapfile:
-        """The rescue map of an imaging job as it is on the destination now."""
-        return await off_loop(lambda: self.services.job_map(job_id))
+    async def job_map(self, job_id: str) -> Mapfile | None:
+        """The rescue map of an imaging job as it is on the destination now; None while an earlier look hangs."""
+        if "map" in self._busy:
+            return None
+        self._busy.add("map")
+
+        def read() -> Mapfile:
+            try:
+                return self.services.job_map(job_id)
+            finally:
+                self._busy.discard("map")
+
+        return await off_loop(read)
 
     async def journal(self, count: int) -> tuple[JournalEntry, ...]:
         """The last entries of the session's journal, oldest first."""
         return await off_loop(lambda: self.services.journal_tail(count))
 
-    def _problem(self, error: RescueError) -> None:
-        self.view.problem = error
+    def _devices_problem(self, error: RescueError) -> None:
+        self.view.devices_problem = error
         self.changed()

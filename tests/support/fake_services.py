@@ -114,6 +114,8 @@ class FakeServices:
         self.journal = FakeJournal()
         self.journal.append("session.start", version="0.1")
         self.refused = 0
+        self.status_error: RescueError | None = None
+        self.gate_warnings: tuple[Finding, ...] = ()
         self.open_findings: tuple[Finding, ...] = ()
         self.stuck = threading.Event()
         self.stuck.set()
@@ -192,6 +194,8 @@ class FakeServices:
     def guard_state(self) -> GuardState:
         # A hung file system: the thread waits, and only the thread.
         self.stuck.wait()
+        if self.status_error is not None:
+            raise self.status_error
         devices = tuple(ProtectedDevice(disk.node, f"{disk.dev[0]}:{disk.dev[1]}", disk.id not in self.granted,
                                         disk.id in self.granted, False) for disk in self.disks)
         layers = (LayerState("read-only flag", "armed", "Set by udev.", self.refused), *self.extra_layers)
@@ -203,9 +207,11 @@ class FakeServices:
         if disk.model == "Boot Stick":
             refusals.append(Finding(Severity.ERROR, "boot-medium", "Stasis was booted from this disk."))
         elif not disk.external and not internal:
-            refusals.append(Finding(Severity.ERROR, "internal", "This is an internal NVMe namespace."))
-        warnings = () if disk.is_blank else (Finding(Severity.WARNING, "not-blank", "There are data on this disk."),)
-        return GateDecision(disk.id, tuple(refusals), warnings)
+            refusals.append(Finding(Severity.ERROR, "internal", "This is an internal disk."))
+        warnings = list(self.gate_warnings)
+        if not disk.is_blank:
+            warnings.append(Finding(Severity.WARNING, "not-blank", "There are data on this disk."))
+        return GateDecision(disk.id, tuple(refusals), tuple(warnings))
 
     async def grant(self, disk: Disk, confirm: str, *, internal: bool = False) -> WriteGrant:
         await self._called("grant", disk.node, confirm, *(["internal"] if internal else []))

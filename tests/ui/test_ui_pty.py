@@ -105,7 +105,7 @@ def test_vt220_is_ascii_in_every_cell_and_gets_only_what_it_knows(size: bool) ->
         terminal.see("Devices: 4 disks")
         terminal.see("Enter Details")
         for keys, words in (("?", "Help: Devices"), ("\x1b", "All disks are protected"), ("g", "It can't be the dest"),
-                            ("\x1b[B\x1b[B", "This disk may become"), ("\r", "Type the serial:"),
+                            ("\x1b[B\x1b[B", "This disk may become"), ("\r", "Type the serial"),
                             ("USB-0001\r", "GRANTED"), ("l", "session.start"), ("\x1bOP", "Help: Journal"),
                             ("q", "Journal: 1 entry")):
             terminal.type(keys)

@@ -68,6 +68,8 @@ class StasisScreen(Screen[None]):
 
     def __init__(self, bridge: Bridge, safe: Safe) -> None:
         super().__init__()
+        # Textual's name: the class that the style sheet goes by on fewer than 20 lines.
+        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]
         self.bridge = bridge
         self.safe = safe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -230,26 +231,30 @@ their relatives, the boot medium and disks in use are never granted.
             return
         page = Page(self.safe)
         page.say(f"{disk.node}  {disk.model}  {human_bytes(disk.size_bytes)}  on it: {content_words(disk)}")
+        page.pair("Its serial", disk.serial, "bold")
+        page.say("Type the serial: it opens this one disk for writing. Nothing is erased by that.")
         for finding in decision.warnings:
             page.finding(finding)
-        page.say("This opens the disk for writing, and only this one. Nothing is erased by it.")
-        page.pair("Its serial", disk.serial, "bold")
-        page.say("Type the serial:")
         self._prompt("Grant: open this disk for writing", page.text(), disk, lambda typed: self._grant(disk, typed))
 
-    def _prompt(self, title: str, words: Text, disk: Disk, then: object) -> None:
+    def _prompt(self, title: str, words: Text, disk: Disk, then: Callable[[str], None]) -> None:
         def refusal(typed: str) -> str:
             return "" if self._typed(disk, typed) == printable(disk.serial) else self._serial_refusal(disk)
 
         def answered(typed: str | None) -> None:
-            if typed is not None and callable(then):
+            if typed is not None:
                 then(self._typed(disk, typed))
 
         self.app.push_screen(PromptDialog(title, words, refusal=refusal), answered)
 
     def _grant(self, disk: Disk, typed: str) -> None:
-        self.act(f"granting {disk.node}", self.bridge.services.grant(disk, typed, internal=self.internal),
-                 lambda _: self.redraw())
+        grant = self.bridge.services.grant(disk, typed, internal=self.internal)
+        self.act(f"granting {disk.node}", self._then_look(grant), lambda _: self.redraw())
+
+    async def _then_look(self, action: Awaitable[object]) -> None:
+        """The disk has changed: look again without waiting for udev to say so."""
+        await action
+        await self.bridge.refresh_devices()
 
     def action_format(self) -> None:
         """Choose a file system, type the serial a second time, format."""
@@ -266,14 +271,12 @@ their relatives, the boot medium and disks in use are never granted.
             page.pair("Its serial", disk.serial, "bold")
             page.say("Type the serial again:")
             self._prompt("Format the destination", page.text(), disk, lambda typed: self.act(
-                f"formatting {disk.node}", self._format(disk, filesystem, typed), lambda _: self.redraw()))
+                f"formatting {disk.node}",
+                self._then_look(self.bridge.services.format_destination(disk, filesystem, typed)),
+                lambda _: self.redraw()))
 
         words = self.safe.text(f"Which file system shall {disk.node} get?")
         self.app.push_screen(ChoiceDialog("Format the destination", words, FILESYSTEMS), chosen)
-
-    async def _format(self, disk: Disk, filesystem: str, typed: str) -> None:
-        await self.bridge.services.format_destination(disk, filesystem, typed)
-        await self.bridge.refresh_devices()
 
     def action_mount(self) -> None:
         """Mount and test by a write."""
@@ -308,4 +311,5 @@ their relatives, the boot medium and disks in use are never granted.
         """Unmount, flush, lock."""
         disk = self.disk_under_cursor()
         if disk is not None:
-            self.act(f"releasing {disk.node}", self.bridge.services.release_destination(disk), lambda _: self.redraw())
+            self.act(f"releasing {disk.node}",
+                     self._then_look(self.bridge.services.release_destination(disk)), lambda _: self.redraw())

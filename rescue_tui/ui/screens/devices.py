@@ -93,6 +93,10 @@ On it: every signature that was found; blank means none.
         self.query_one("#find", PlainInput).display = False
         super().on_mount()
 
+    def on_screen_suspend(self) -> None:
+        """Whoever goes on has read the notice."""
+        self.view.notice = ""
+
     @property
     def table(self) -> KeyedTable:
         """The table of disks."""
@@ -150,6 +154,8 @@ On it: every signature that was found; blank means none.
     def next_words(self) -> str:
         """Guide from nothing to the running job."""
         view = self.view
+        if view.notice:
+            return view.notice
         if view.snapshot is None:
             return "Reading which disks are attached. Nothing is written. Please wait."
         if view.running_jobs:

@@ -127,6 +127,8 @@ class PromptDialog(ModalScreen[str]):
     enter_words = "OK"
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pagedown", "scroll(1)", "More", priority=True),
+        Binding("pageup", "scroll(-1)", "Less", show=False, priority=True),
         Binding("escape", "close", "Back"),
     ]
 
@@ -149,10 +151,22 @@ class PromptDialog(ModalScreen[str]):
             yield Line("", id="refusal")
             yield KeyBar()
 
+    def on_mount(self) -> None:
+        """Whether there is more is known once it was laid out."""
+        self.call_after_refresh(self.refresh_bindings)
+
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the line, or say what is wrong with it."""
         event.stop()
         self.action_take()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 (Textual's signature)
+        """More only where there is more."""
+        return action != "scroll" or not self.is_mounted or self.query_one("#page").max_scroll_y > 0
+
+    def action_scroll(self, pages: int) -> None:
+        """Scroll what is asked, while the line keeps the keys."""
+        self.query_one("#page", VerticalScroll).scroll_relative(y=pages * 4)
 
     def action_take(self) -> None:
         """Take the line, or say what is wrong with it."""

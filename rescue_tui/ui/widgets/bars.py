@@ -15,7 +15,7 @@ from rescue_tui.ui.words import plural
 
 _KEY_NAMES = {
     "enter": "Enter", "escape": "Esc", "space": "Space", "slash": "/", "question_mark": "?", "tab": "Tab",
-    "left": "Left", "right": "Right", "ctrl+c": "^C",
+    "pagedown": "PgDn", "left": "Left", "right": "Right", "ctrl+c": "^C",
 }
 
 

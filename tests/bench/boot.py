@@ -52,7 +52,8 @@ def boot_time() -> Iterator[Figure]:
         yield Figure("boot-kernel-initrd", direct, "s",
                      "QEMU start to the first device drawn on ttyS0; -kernel/-initrd")
         yield Figure("memory-used", used, "MiB",
-                     "MemTotal - MemAvailable with the TUI drawn, 1 GiB machine; the image itself lies in it", target="<= 768 MiB", met=used <= 768)
+                     "MemTotal - MemAvailable with the TUI drawn, 1 GiB machine; the image itself lies in it",
+                     target="<= 768 MiB", met=used <= 768)
         stick_path = directory / "stick.img"
         shutil.copyfile(image().usb, stick_path)
         stick = Drive(name="stick", path=stick_path, kind="usb", serial="STICK", removable=True, boot_index=0)

@@ -48,6 +48,7 @@ def classify(line: str) -> tuple[str, Class]:
     ("scsi_req_parsed target 0 lun 0 tag 0 command 42 dir 2 length 4096", "0x2a", Class.WRITE),
     ("scsi_req_parsed target 0 lun 0 tag 0 command 66 dir 2 length 24", "0x42", Class.WRITE),
     ("scsi_req_parsed target 0 lun 0 tag 0 command 85 dir 2 length 24", "0x55", Class.WRITE),
+    ("scsi_req_parsed target 0 lun 0 tag 0 command 183 dir 1 length 8", "0xb7", Class.READ),
     ("scsi_req_parsed target 0 lun 0 tag 0 command 161 dir 1 length 512", "0xa1", Class.READ),
     ("scsi_req_parsed target 0 lun 0 tag 0 command 161 dir 2 length 512", "0xa1", Class.WRITE),
     ("scsi_req_parsed target 0 lun 0 tag 0 command 133 dir 0 length 0", "0x85", Class.WRITE),

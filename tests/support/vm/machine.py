@@ -18,7 +18,19 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from builder.qemu import firmware_pair
-from builder.vm import Backing, Drive, Firmware, KernelBoot, Namespace, Ports, VmSpec, argv, device_of
+from builder.vm import (
+    Backing,
+    Drive,
+    Firmware,
+    KernelBoot,
+    Namespace,
+    Ports,
+    VmSpec,
+    argv,
+    device_of,
+    throttle_group,
+    throttle_limits,
+)
 
 from tests.support.vm import oracle
 from tests.support.vm.console import Console
@@ -176,6 +188,14 @@ class Machine:
     def plug(self, name: str) -> None:
         """Put a disk of the machine in that was kept back or taken out."""
         self._call("device_add", device_of(self.spec, self.spec.drive(name)))
+
+    def throttle(self, name: str, bytes_per_second: int) -> None:
+        """Change the speed of a disk that has a speed limit in the machine's description; 0 takes the limit off."""
+        (backing,) = (backing for backing in self.spec.backings() if backing.name == name)
+        self._call("qom-set", {
+            "path": f"/objects/{throttle_group(backing)}", "property": "limits",
+            "value": throttle_limits(bytes_per_second),
+        })
 
     def wait_poweroff(self, deadline: Deadline) -> None:
         """Wait until the guest has powered itself off."""

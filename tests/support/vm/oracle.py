@@ -38,12 +38,13 @@ NVME_ADMIN_READ = frozenset({"IDENTIFY", "GET_LOG_PAGE", "GET_FEATURES"})
 NVME_ADMIN_CONTROL = frozenset({
     "CREATE_SQ", "DELETE_SQ", "CREATE_CQ", "DELETE_CQ", "ABORT", "SET_FEATURES", "ASYNC_EV_REQ", "DBBUF_CONFIG",
 })
-# SPC-5 and SBC-4: test unit ready, request sense, read(6/10/12/16), inquiry, mode sense(6/10), read format capacities,
-# read capacity(10), verify(10/16), read buffer, read TOC, get configuration, get event status, log sense,
-# read disc information, persistent reserve in, service action in(16), report luns, maintenance in.
+# SPC-5 and SBC-4: test unit ready, request sense, read(6/10/12/16), inquiry, mode sense(6/10), receive diagnostic
+# results, read format capacities, read capacity(10), verify(10/16), read defect data(10/12), read buffer, read TOC, get
+# configuration, get event status, log sense, read disc information, persistent reserve in, read attribute, service
+# action in(16), report luns, security protocol in, maintenance in.
 SCSI_READ = frozenset({
-    0x00, 0x03, 0x08, 0x12, 0x1A, 0x23, 0x25, 0x28, 0x2F, 0x3C, 0x43, 0x46, 0x4A, 0x4D, 0x51, 0x5A, 0x5E, 0x88, 0x8F,
-    0x9E, 0xA0, 0xA3, 0xA8,
+    0x00, 0x03, 0x08, 0x12, 0x1A, 0x1C, 0x23, 0x25, 0x28, 0x2F, 0x37, 0x3C, 0x43, 0x46, 0x4A, 0x4D, 0x51, 0x5A, 0x5E,
+    0x88, 0x8C, 0x8F, 0x9E, 0xA0, 0xA2, 0xA3, 0xA8, 0xB7,
 })
 # ATA pass-through (12/16): smartctl and udev's ata_id ask with it. What it carries is not traced: only what fetches
 # data counts as a read.

@@ -20,14 +20,19 @@ def make_zfs_pool(path: Path, boot: Callable[[VmSpec], Machine], spec: VmSpec) -
 
     ``spec`` is a machine without disks whose kernel command line asks for the shell on hvc0.
     """
-    samples.blank(path, POOL_MIB)
+    samples.gpt(path, POOL_MIB, "zoo")
     drive = Drive(name="pool", path=path, serial="ZOO-POOL", protected=False)
     machine = boot(VmSpec(spec.boot, drives=(drive,), cmdline_extra=spec.cmdline_extra))
     machine.guest.wait_ready(Deadline.after(BOOT_SECONDS))
     soon = Deadline.after(120)
-    machine.guest.check("udevadm settle && blockdev --setrw /dev/nvme0n1 && modprobe zfs", soon)
+    # Without udev the rule that sets each disk read-only again at every change stays away.
     machine.guest.check(
-        "zpool create -f -O compression=off -O mountpoint=/tmp/zoo zoo /dev/nvme0n1 && "
+        "udevadm settle && "
+        "systemctl stop systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket && "
+        "blockdev --setrw /dev/nvme0n1 /dev/nvme0n1p1 && modprobe zfs", soon,
+    )
+    machine.guest.check(
+        "zpool create -f -O compression=off -O mountpoint=/tmp/zoo zoo /dev/nvme0n1p1 && "
         "dd if=/dev/urandom of=/tmp/zoo/model.bin bs=1M count=16 && zpool sync zoo && "
         "dd if=/dev/urandom of=/tmp/zoo/part.bin bs=64k count=4 conv=fsync", soon,
     )

@@ -39,6 +39,7 @@ from rescue_tui.cli_text import (
     guard_lines,
     job_row,
     plan_lines,
+    stopped_lines,
     verdict_lines,
 )
 from rescue_tui.core.device import Disk, Health
@@ -309,6 +310,7 @@ async def _jobs(services: Services, arguments: argparse.Namespace, output: Outpu
             records = services.job_records()
             output.document(document("jobs", action="list", jobs=[job_fields(record) for record in records]))
             output.table(JOB_HEADS, [job_row(record) for record in records], right=("DONE", "BAD"))
+            output.lines(stopped_lines(records))
             if not records:
                 output.line("No jobs.")
             return ExitStatus.GOOD

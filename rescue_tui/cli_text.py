@@ -172,6 +172,15 @@ def job_row(record: JobRecord) -> tuple[str, ...]:
     return record.id, record.state.value, f"{record.progress.percent:.2f} %", bad, record.title
 
 
+def stopped_lines(records: Sequence[JobRecord]) -> list[str]:
+    """For each job that stopped before its end: why, and what to do. Below the table of jobs."""
+    lines: list[str] = []
+    for record in records:
+        if record.state in {JobState.INTERRUPTED, JobState.FAILED} and record.error:
+            lines += ["", f"{record.id}: {record.error}", f"  {record.hint}" if record.hint else ""]
+    return lines
+
+
 def progress_words(progress: Progress) -> str:
     """One line that tells how far it is, at which rate, how old the last good read is and what is left."""
     words = [progress.phase or "starting", f"{progress.percent:.2f} %",

@@ -79,11 +79,11 @@ _WORDS: dict[Ending, tuple[str, str, ExitStatus]] = {
         "Use a destination with exFAT, ext4 or XFS.", ExitStatus.SPACE),
     Ending.DESTINATION_FAILED: (
         "The destination can't be written any more: it was unplugged, or it fails.",
-        "Plug it in again, mount it (`stasis destination mount`), then resume: nothing that was copied is lost.",
+        "Plug it in again, grant and mount it (`stasis destination`), then resume: nothing that was copied is lost.",
         ExitStatus.DEVICE),
     Ending.MAPFILE_FAILED: (
         "The mapfile on the destination can't be written any more: the destination was unplugged, or it fails.",
-        "Plug it in again, mount it (`stasis destination mount`), then resume.", ExitStatus.DEVICE),
+        "Plug it in again, grant and mount it (`stasis destination`), then resume.", ExitStatus.DEVICE),
     Ending.SOURCE_GONE: (
         "The source went away during the copy.",
         "Plug it in again (any slot will do), then resume: nothing that was copied is lost.", ExitStatus.DEVICE),

@@ -135,7 +135,7 @@ class JobManager:
         folder = SourceFolder(Path(plan.image).parent)
         if not folder.path.is_dir():
             raise SetupError(f"The case folder {printable(str(folder.path))} isn't there.",
-                             "Plug in the destination and mount it (`stasis destination mount`).")
+                             "Plug in the destination, grant and mount it (`stasis destination`).")
         disk = snapshot.disk(plan.source)
         _refuse_writable_mounts(disk)
         fresh = for_attachment(plan, disk) if folder.mapfile.exists() else replace(

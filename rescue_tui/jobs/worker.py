@@ -301,5 +301,5 @@ def _words_for(error: OSError) -> tuple[str, str, ExitStatus, str]:
                 Ending.DESTINATION_FULL.value)
     name = printable(str(error.filename)) if error.filename else "a file of the case"
     return (f"The destination failed: {name}: {error.strerror}.",
-            "Plug it in again, mount it (`stasis destination mount`), then resume.", ExitStatus.DEVICE,
+            "Plug it in again, grant and mount it (`stasis destination`), then resume.", ExitStatus.DEVICE,
             Ending.DESTINATION_FAILED.value)

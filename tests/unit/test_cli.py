@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,13 @@ def test_jobs_list(run: Run) -> None:
     assert run("jobs", "list", "--json").document["jobs"][0]["progress"]["percent"] == 100.0
     assert run("jobs", "list").out.splitlines()[0].split() == ["JOB", "STATE", "DONE", "BAD", "TITLE"]
     assert run("jobs", "list", services=CliServices()).out == "No jobs.\n"
+
+
+def test_jobs_list_says_why_a_job_stopped_and_what_to_do(run: Run) -> None:
+    stopped = replace(job(JobState.INTERRUPTED, done=40), error="The source went away.", hint="Plug it in again.")
+    lines = run("jobs", "list", services=CliServices(jobs=(job(), stopped))).out.splitlines()
+    assert lines[-2:] == [f"{stopped.id}: The source went away.", "  Plug it in again."]
+    assert lines.count(lines[-2]) == 1
 
 
 @pytest.mark.parametrize(("action", "state"), [("pause", "pausing"), ("resume", "pending"), ("cancel", "cancelling")])

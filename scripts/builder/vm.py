@@ -32,12 +32,14 @@ class Backing:
 
     ``bad_sectors`` are numbers of 512-byte sectors whose reads fail with EIO; ``write_log`` is a file that QEMU's
     blklogwrites driver fills; ``format`` is qcow2 for an overlay that protects the file below it.
+    ``throttle_bytes_per_second`` slows reads and writes together (0: a limit can be set later, over QMP).
     """
 
     name: str
     path: Path
     format: Literal["raw", "qcow2"] = "raw"
     bad_sectors: tuple[int, ...] = ()
+    throttle_bytes_per_second: int | None = None
     write_log: Path | None = None
     protected: bool = True
     logical_bytes: int = 512
@@ -175,6 +177,25 @@ def _blockdev(node: Mapping[str, object]) -> list[str]:
     return ["-blockdev", json.dumps(node, separators=(",", ":"))]
 
 
+def throttle_group(backing: Backing) -> str:
+    """The id of the QEMU object that holds the speed limit of a backing."""
+    return f"throttle-{backing.name}"
+
+
+def throttle_limits(bytes_per_second: int) -> dict[str, int]:
+    """The limits of a throttle group; 0 is none."""
+    return {"bps-total": bytes_per_second}
+
+
+def _throttle(backing: Backing) -> Iterator[str]:
+    if backing.throttle_bytes_per_second is not None:
+        group = {
+            "qom-type": "throttle-group", "id": throttle_group(backing),
+            "limits": throttle_limits(backing.throttle_bytes_per_second),
+        }
+        yield from ("-object", json.dumps(group, separators=(",", ":")))
+
+
 def block_nodes(backing: Backing) -> tuple[dict[str, object], ...]:
     """The block nodes of a backing, lowest first; the last one carries the backing's name.
 
@@ -194,6 +215,8 @@ def block_nodes(backing: Backing) -> tuple[dict[str, object], ...]:
             ],
             **common,
         })
+    if backing.throttle_bytes_per_second is not None:
+        layers.append({"driver": "throttle", "throttle-group": throttle_group(backing), **common})
     if backing.write_log is not None:
         layers.append({
             "driver": "blklogwrites", "log": {"driver": "file", "filename": str(backing.write_log)},
@@ -251,6 +274,7 @@ def _root_ports(spec: VmSpec) -> Iterator[str]:
 
 def _disks(spec: VmSpec) -> Iterator[str]:
     for backing in spec.backings():
+        yield from _throttle(backing)
         for node in block_nodes(backing):
             yield from _blockdev(node)
     yield from _root_ports(spec)

@@ -82,6 +82,18 @@ def test_bad_sectors_and_write_log_lie_between_file_and_device() -> None:
     assert all(node["read-only"] is False and node["discard"] == "unmap" for node in nodes)
 
 
+def test_a_speed_limit_lies_below_the_write_log_and_can_be_changed_by_name() -> None:
+    drive = Drive(name="d", path=Path("/d"), serial="S", throttle_bytes_per_second=1 << 20, write_log=Path("/d.log"))
+    words = argv(VmSpec(KERNEL, drives=(drive,)))
+    assert after(words, "-object") == [
+        '{"qom-type":"throttle-group","id":"throttle-d","limits":{"bps-total":1048576}}',
+    ]
+    assert words.index("-object") < words.index("-blockdev")
+    nodes = [json.loads(node) for node in after(words, "-blockdev")]
+    assert [node["driver"] for node in nodes] == ["file", "raw", "throttle", "blklogwrites"]
+    assert (nodes[2]["throttle-group"], nodes[2]["file"], nodes[3]["file"]) == ("throttle-d", "d-raw", "d-throttle")
+
+
 @pytest.mark.parametrize(("kind", "device"), [
     ("nvme", "nvme,id=dev-d,bus=port-d,"), ("virtio", "virtio-blk-pci,id=dev-d,bus=port-d,"),
     ("usb", "usb-storage,id=dev-d,bus=xhci.0,removable=off,"), ("sata", "ide-hd,id=dev-d,bus=ide.0,"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,8 @@ while True:
             present = False
         elif request["execute"] == "device_add":
             present = True
+        elif request["execute"] == "qom-set":
+            open(sys.argv[0] + ".set", "w").write(json.dumps(request["arguments"]))
         elif request["execute"] == "send-key":
             writes += 1
         say({{"return": answer, "id": request["id"]}})
@@ -118,6 +122,15 @@ def test_a_timeout_tells_console_screen_and_where_to_look(spec: VmSpec, tmp_path
     for part in ("no 'Devices' on ttyS0", "--- last lines of ttyS0\nSTASIS\nsecond line", "--- screen", "/m"):
         assert part in text
     assert caught.value.__notes__ == [f"tty1 at that time: {tmp_path / 'm/failed.png'}"]
+
+
+def test_the_speed_limit_of_a_disk_is_changed_while_the_machine_runs(spec: VmSpec, tmp_path: Path) -> None:
+    slow = replace(spec, drives=(replace(spec.drives[0], throttle_bytes_per_second=4096),))
+    with Machine(slow, tmp_path / "m") as machine:
+        machine.throttle("d", 0)
+    assert json.loads(Path(f"{spec.program}.set").read_text()) == {
+        "path": "/objects/throttle-d", "property": "limits", "value": {"bps-total": 0},
+    }
 
 
 def test_counters_outlive_the_disk_and_the_machine(spec: VmSpec, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class _Collection:
         async def health() -> None:
             self._write(f"{base}/health.json", to_json(await self._inventory.health(disk)))
             for name, content in (await self._inventory.raw_health(disk)).items():
-                self._write(f"{base}/{name}.json", content)
+                self._write(f"{base}/{name}", content)
 
         async def table() -> None:
             done = await sfdisk.dump_json(self._runner, disk.node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import PurePath
 from typing import Protocol
 
 from rescue_tui import __version__
@@ -26,7 +27,7 @@ class HealthSource(Protocol):
         ...
 
     async def raw_health(self, disk: Disk) -> Mapping[str, bytes]:
-        """The raw JSON of each tool, by its name (``smart``)."""
+        """The raw output of each tool, by file name (``smart.json``)."""
         ...
 
 
@@ -57,7 +58,8 @@ async def note_health(source: HealthSource, folder: SourceFolder, disk: Disk, wh
     health = await source.health(disk)
     folder.write(f"health-{when}.json", to_json(health))
     for name, content in (await source.raw_health(disk)).items():
-        folder.write(f"{name}-{when}.json", content)
+        plain = PurePath(name)
+        folder.write(f"{plain.stem}-{when}{plain.suffix}", content)
     return health
 
 

@@ -49,6 +49,18 @@ class Safe:
             return shown
         return set_cell_size(shown, max(0, width - 1)).rstrip() + "~" if width > 0 else ""
 
+    def clip_middle(self, value: bytes | str | None, width: int) -> str:
+        """As `clip`, but the ``~`` stands in the middle and the end is kept."""
+        shown = self.line(value, None)
+        if cell_len(shown) <= width or width < 3:
+            return self.clip(value, width)
+        tail = ""
+        for char in reversed(shown):
+            if cell_len(char + tail) > (width - 1) // 2:
+                break
+            tail = char + tail
+        return set_cell_size(shown, width - 1 - cell_len(tail)) + "~" + tail
+
     def text(self, value: bytes | str | None, style: str = "", limit: int | None = DEFAULT_LIMIT) -> Text:
         """One line as `Text`; markup is not read."""
         return Text(self.line(value, limit), style=style)

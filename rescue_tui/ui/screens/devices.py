@@ -34,10 +34,16 @@ from rescue_tui.ui.words import (
     role_word,
 )
 
-COLUMNS = (
-    Column("", 2), Column("Node", 9, 1), Column("Kind", 6, 2), Column("Model", 10, 4), Column("Serial", 14, 4),
-    Column("Size", 10), Column("Role", 12), Column("Health", 8), Column("On it", 9, 4),
+# At 80 columns the serial of an NVMe drive (20 characters) is shown whole: it tells two disks of one model apart,
+# and what the operator types. The model needs a wider screen; the panel below always shows it.
+NARROW = (
+    Column("", 2), Column("Node", 9, 1), Column("Kind", 7, 1), Column("Serial", 21, 4, keeps_end=True),
+    Column("Size", 10), Column("Role", 12), Column("Health", 8), Column("On it", 11, 6),
 )
+MODEL_AT = 3
+WIDE = (*NARROW[:MODEL_AT], Column("Model", 16, 4), *NARROW[MODEL_AT:])
+WIDE_COLUMNS = 100
+_LAST = (Access.BOOT_MEDIUM, Access.OFF_LIMITS)
 
 
 def row_key(disk: Disk) -> str:
@@ -75,6 +81,7 @@ On it: every signature that was found; blank means none.
     def __init__(self, bridge: Bridge, safe: Safe) -> None:
         super().__init__(bridge, safe)
         self.wanted = ""
+        self._wide = False
         self.marked: set[str] = set()
 
     @property
@@ -84,7 +91,8 @@ On it: every signature that was found; blank means none.
 
     def body(self) -> ComposeResult:
         """Table, find line, the disk under the cursor."""
-        yield KeyedTable(self.safe, COLUMNS, id="table")
+        self._wide = self.app.size.width >= WIDE_COLUMNS
+        yield KeyedTable(self.safe, WIDE if self._wide else NARROW, id="table")
         yield PlainInput(id="find", placeholder="serial, model, node, label; Enter keeps, Esc shows all")
         yield Line("", id="about")
 
@@ -106,7 +114,9 @@ On it: every signature that was found; blank means none.
         """Rows by key; marks of disks that went are dropped."""
         disks = self.view.disks()
         self.marked &= {row_key(disk) for disk in disks}
-        shown = [disk for disk in disks if self._matches(disk)]
+        # What can be neither rescued nor written comes last; otherwise the order of the snapshot, by identity.
+        shown = sorted((disk for disk in disks if self._matches(disk)),
+                       key=lambda disk: self.view.role(disk).access in _LAST)
         self.table.show_rows([self._row(disk) for disk in shown])
         if self.view.snapshot is None:
             self.set_title("Devices: looking at the disks ...")
@@ -117,10 +127,14 @@ On it: every signature that was found; blank means none.
 
     def _row(self, disk: Disk) -> Row:
         role, health = self.view.role(disk), self.view.health(disk)
-        cells = ("*" if row_key(disk) in self.marked else "", node_word(disk.node), kind_word(disk), disk.model or "-",
+        cells = ["*" if row_key(disk) in self.marked else "", node_word(disk.node), kind_word(disk),
                  disk.serial or "-", human_bytes(disk.size_bytes), role_word(role), health_word(health),
-                 content_words(disk))
-        return Row(row_key(disk), cells, ("bold", "", "", "", "", "", role_style(role), health_style(health), ""))
+                 content_words(disk)]
+        styles = ["bold", "", "", "", "", role_style(role), health_style(health), ""]
+        if self._wide:
+            cells.insert(MODEL_AT, disk.model or "-")
+            styles.insert(MODEL_AT, "")
+        return Row(row_key(disk), tuple(cells), tuple(styles))
 
     def _matches(self, disk: Disk) -> bool:
         if not self.wanted:

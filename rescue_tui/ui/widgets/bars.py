@@ -132,6 +132,6 @@ def wrapped_keys(keys: list[tuple[str, str]], width: int) -> Text:
         elif used:
             text.append("  ")
             used += 2
-        text.append(key, style="bold reverse").append(f" {words}")
+        text.append(key, style="reverse").append(f" {words}")
         used += length
     return text

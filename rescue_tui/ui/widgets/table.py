@@ -16,11 +16,15 @@ from rescue_tui.ui.safe import Safe
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``width`` in cells at 80 columns, with the blank after it; ``grows`` shares what a wider screen has to give."""
+    """``width`` in cells at 80 columns, with the blank after it; ``grows`` shares what a wider screen has to give.
+
+    ``keeps_end``: what is too long is cut in its middle, since serials of one batch differ at their end.
+    """
 
     name: str
     width: int
     grows: int = 0
+    keeps_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,9 @@ class KeyedTable(DataTable[Text]):
 
     def _cells(self, row: Row) -> list[Text]:
         styles = row.styles or ("",) * len(row.cells)
-        return [Text(self._safe.clip(cell, width - 1), style=style, no_wrap=True)
-                for cell, style, width in zip(row.cells, styles, self._widths, strict=True)]
+        return [Text((self._safe.clip_middle if column.keeps_end else self._safe.clip)(cell, width - 1), style=style,
+                     no_wrap=True)
+                for cell, style, width, column in zip(row.cells, styles, self._widths, self._plan, strict=True)]
 
     def _change(self, old: Row, new: Row) -> None:
         before = self._cells(old)

@@ -24,7 +24,7 @@ from builder.host import (
     step,
 )
 from builder.modules import zfs_modules
-from builder.toolstree import SOURCES, ensure_tools_tree, kernel_release, refresh_package_lists
+from builder.toolstree import ensure_tools_tree, kernel_release, refresh_package_lists, sources_of
 from builder.wheels import python_tree
 
 STAMP = "stasis.inputs"
@@ -45,12 +45,12 @@ def version() -> str:
     return f"{plain}+g{commit}{'.dirty' if dirty else ''}"
 
 
-def _sandbox_tree(parent: Path) -> Path:
+def _sandbox_tree(parent: Path, sources: Sequence[str]) -> Path:
     """An apt configuration that replaces all of mkosi's own sources."""
     etc = parent / "etc/apt/sources.list.d"
     etc.mkdir(parents=True)
     lines = [line.replace("deb ", "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ", 1)
-             for line in SOURCES.splitlines()]
+             for line in sources]
     # mkosi writes mkosi.sources unless it is there; an empty one keeps it from doing so.
     (etc / "mkosi.sources").write_text("")
     (etc / "stasis.list").write_text("\n".join(lines) + "\n")
@@ -101,7 +101,7 @@ def build(extra: Sequence[str] = ()) -> None:
     log.unlink(missing_ok=True)
     step(f"building the image with kernel {kernel} (about a minute; what mkosi says goes to build/mkosi.log)")
     with tempfile.TemporaryDirectory(prefix="stasis-build-") as scratch:
-        sandbox = _sandbox_tree(Path(scratch) / "sandbox")
+        sandbox = _sandbox_tree(Path(scratch) / "sandbox", sources_of(tools))
         env = dict(os.environ)
         env["PYTHONPATH"] = str(tools / "usr/lib/python3/dist-packages")
         run(

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from builder.host import BuildError, cache_dir, run, step
-from builder.toolstree import SOURCES, SUITE, candidate_version, in_tree
+from builder.toolstree import bootstrap, candidate_version, in_tree, sources_of
 
 
 def zfs_modules(tools: Path, kernel: str) -> Path:
@@ -27,9 +27,8 @@ def zfs_modules(tools: Path, kernel: str) -> Path:
     log = cache_dir() / "modules.log"
     log.unlink(missing_ok=True)
     run(
-        ["mmdebstrap", "--variant=apt", "--format=directory",
-         f"--include=linux-headers-{kernel},dkms,build-essential,zstd,xz-utils,kmod",
-         SUITE, str(work), *SOURCES.splitlines()],
+        bootstrap(work, (f"linux-headers-{kernel}", "dkms", "build-essential", "zstd", "xz-utils", "kmod"),
+                  sources_of(tools)),
         log=log, what="mmdebstrap (kernel headers)",
     )
     # The package's own postinst would compile for whatever kernel it believes to run; we ask for the one we want.

@@ -15,15 +15,17 @@ from pathlib import Path
 
 from builder.host import TOP, BuildError, cache_dir, output_of, require_tools, run, step
 
-MIRROR = os.environ.get("STASIS_MIRROR", "http://deb.debian.org/debian")
-SECURITY_MIRROR = os.environ.get("STASIS_SECURITY_MIRROR", "http://deb.debian.org/debian-security")
 SUITE = "trixie"
 COMPONENTS = "main contrib non-free-firmware"
-SOURCES = f"""\
-deb {MIRROR} {SUITE} {COMPONENTS}
-deb {MIRROR} {SUITE}-updates {COMPONENTS}
-deb {SECURITY_MIRROR} {SUITE}-security {COMPONENTS}
-"""
+MIRROR = os.environ.get("STASIS_MIRROR", "")
+SECURITY_MIRROR = os.environ.get("STASIS_SECURITY_MIRROR", "")
+# Without a mirror of one's own, mmdebstrap takes Debian's, with updates and security; everything after it (modules,
+# image) uses what it wrote down in the tools tree.
+OWN_SOURCES = tuple(
+    f"deb {mirror} {suite} {COMPONENTS}"
+    for mirror, suite in ((MIRROR, SUITE), (MIRROR, f"{SUITE}-updates"), (SECURITY_MIRROR, f"{SUITE}-security"))
+    if mirror
+)
 PACKAGES = (
     "mkosi", "systemd-repart", "systemd-ukify", "systemd-boot-efi", "ca-certificates", "mtools", "dosfstools",
     "erofs-utils", "zstd", "xz-utils", "cpio", "kmod", "python3-pip", "e2fsprogs", "apt-utils",
@@ -40,7 +42,7 @@ def ensure_tools_tree() -> Path:
 
     Raises :class:`BuildError` with a sentence about the network when no package list can be had.
     """
-    root = cache_dir() / f"tools-{SUITE}-{_digest(PACKAGES, SOURCES)}"
+    root = cache_dir() / f"tools-{SUITE}-{_digest(PACKAGES, COMPONENTS, OWN_SOURCES)}"
     if (root / ".complete").exists():
         return root
     require_tools("mmdebstrap")
@@ -51,17 +53,27 @@ def ensure_tools_tree() -> Path:
     log.unlink(missing_ok=True)
     try:
         run(
-            ["mmdebstrap", "--variant=apt", f"--include={','.join(PACKAGES)}", "--format=directory",
-             SUITE, str(root), *SOURCES.splitlines()],
-            log=log, what="mmdebstrap",
+            bootstrap(root, PACKAGES, OWN_SOURCES), log=log, what="mmdebstrap",
         )
     except BuildError as error:
         raise BuildError(
-            f"the Debian packages could not be fetched from {MIRROR}. "
+            f"the Debian packages could not be fetched{f' from {MIRROR}' if MIRROR else ''}. "
             f"Check the network or set STASIS_MIRROR to a mirror that this machine reaches.\n{error}"
         ) from error
     (root / ".complete").touch()
     return root
+
+
+def bootstrap(root: Path, packages: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """The argv that makes a Debian root with ``packages``; without ``sources`` from Debian's own mirror."""
+    return ["mmdebstrap", "--variant=apt", f"--components={COMPONENTS.replace(' ', ',')}",
+            f"--include={','.join(packages)}", "--format=directory", SUITE, str(root), *sources]
+
+
+def sources_of(tools: Path) -> tuple[str, ...]:
+    """The one-line apt sources (``deb MIRROR SUITE COMPONENTS``) that the tools tree was made from."""
+    lines = (tools / "etc/apt/sources.list").read_text().splitlines()
+    return tuple(line for line in lines if line.startswith("deb "))
 
 
 def in_tree(root: Path, argv: Sequence[str | Path], *, binds: Sequence[Path] = ()) -> list[str]:
@@ -82,7 +94,7 @@ def refresh_package_lists(root: Path) -> None:
         run(in_tree(root, ["apt-get", "update", "-q"]), log=log, what="apt-get update")
     except BuildError as error:
         raise BuildError(
-            f"no package lists from {MIRROR}: check the network, or set STASIS_MIRROR.\n{error}") from error
+            f"the package lists could not be fetched: check the network, or set STASIS_MIRROR.\n{error}") from error
     finally:
         log.unlink(missing_ok=True)
 

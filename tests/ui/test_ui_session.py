@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from textual.events import Key
+
 from rescue_tui.core.device import Partition, Signature
 from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.core.ident import DeviceId
+from rescue_tui.ui.screens.dialogs import PlainInput
 from tests.support.fake_services import BAD, GIB, FakeServices, boot_disk, nvme_disk, usb_disk
 from tests.ui.harness import Session, session
 from tests.ui.steps import called, find, grant_and_mount
@@ -61,6 +64,18 @@ async def test_grant_needs_the_exact_serial() -> None:
         await s.press("escape")
         await s.see_not("Type the serial")
         assert called(s.services, "grant") == []
+
+
+async def test_keys_that_come_at_once_edit_in_the_order_they_were_typed() -> None:
+    async with session(FakeServices(usb_disk(), boot_disk()), ready="unknown") as s:
+        await s.press("g")
+        await s.see("This disk may become the destination.")
+        await s.press("enter")
+        await s.see("Type the serial")
+        line = s.app.screen.query_one(PlainInput)
+        for key in ("W", "R", "backspace", "backspace", "A", "C", "left", "B", "end", "D", "home", "x", "delete"):
+            s.app.post_message(Key(key, key if len(key) == 1 else None))
+        await s.until(lambda: line.value == "xBCD", "xBCD")
 
 
 async def test_serial_that_the_console_cannot_show_is_typed_as_it_is_shown() -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -182,9 +183,24 @@ class PromptDialog(ModalScreen[str]):
         self.dismiss(None)
 
 
+_EDITING = {
+    "backspace": "delete_left", "delete": "delete_right", "left": "cursor_left", "right": "cursor_right",
+    "home": "home", "end": "end", "ctrl+a": "home", "ctrl+e": "end", "ctrl+u": "delete_left_all",
+}
+
+
 class PlainInput(Input):
     """One line without a border of blocks and without a blinking cursor, which would repaint a serial line for ever."""
 
     def __init__(self, value: str = "", *, placeholder: str = "", id: str | None = None) -> None:  # noqa: A002
         super().__init__(value, placeholder=placeholder, id=id, compact=True, select_on_focus=False)
         self.cursor_blink = False
+
+    async def _on_key(self, event: Key) -> None:
+        # As bindings, these would act a round trip after the letters that came at once with them: what is typed fast,
+        # or over a slow line, would be edited in another order.
+        action = _EDITING.get(event.key)
+        if action is not None:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(action)

@@ -33,7 +33,7 @@ def content_words(disk: Disk) -> str:
     """Every signature's kind, once each, the disk's own first: ``gpt: vfat, ext4, swap``; ``blank`` for none."""
     if disk.is_blank:
         return "blank"
-    own = _kinds(disk.signatures)
+    own = _kinds(disk.short_signatures)
     parts = list(dict.fromkeys(kind for part in disk.partitions for kind in _kinds(part.signatures)))
     count = len(disk.partitions)
     inner = ", ".join(parts) or (_count(count, "partition") if count else "")

@@ -209,6 +209,12 @@ class Disk:
         return self.signatures + tuple(sig for part in self.partitions for sig in part.signatures)
 
     @property
+    def short_signatures(self) -> tuple[Signature, ...]:
+        """The disk's own signatures for a short list: without the protective MBR that every GPT brings along."""
+        gpt = any(signature.kind == "gpt" for signature in self.signatures)
+        return tuple(sig for sig in self.signatures if not (gpt and sig.kind == "PMBR"))
+
+    @property
     def all_mounts(self) -> tuple[Mount, ...]:
         """Mounts of the disk and of its partitions."""
         return self.mounts + tuple(mount for part in self.partitions for mount in part.mounts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rescue_tui.core.access import Access, Role
-from rescue_tui.core.device import Disk, Health, Signature
+from rescue_tui.core.device import DeviceKind, Disk, Health, Signature
 from rescue_tui.core.finding import Severity
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.text import human_bytes, human_seconds
@@ -63,6 +63,8 @@ def state_style(state: JobState) -> str:
 
 def kind_word(disk: Disk) -> str:
     """``nvme``, ``nvme/tcp``, ``ata``, ``usb``: PCIe is what an NVMe disk is expected on."""
+    if disk.kind is DeviceKind.ATA:
+        return disk.transport or disk.kind.value
     if disk.transport and disk.transport not in ("pcie", disk.kind.value):
         return f"{disk.kind.value}/{disk.transport}"
     return disk.kind.value
@@ -101,7 +103,7 @@ def content_words(disk: Disk) -> str:
     inner = kinds(tuple(signature for part in disk.partitions for signature in part.signatures))
     if not inner and disk.partitions:
         inner = f"{len(disk.partitions)} partitions"
-    return ": ".join(filter(None, (kinds(disk.signatures), inner)))
+    return ": ".join(filter(None, (kinds(disk.short_signatures), inner)))
 
 
 def node_word(node: str) -> str:

@@ -33,6 +33,8 @@ SOURCE = Role(Access.SOURCE, "Every disk is a source until it is granted.")
 
 def test_every_signature_is_named() -> None:
     assert content_words(nvme_disk()) == "gpt: xfs"
+    protective = replace(nvme_disk(), signatures=(Signature("PMBR", "partition-table", 510), *nvme_disk().signatures))
+    assert content_words(protective) == "gpt: xfs", "every GPT brings a protective MBR along"
     assert content_words(usb_disk()) == "blank"
     both = (Signature("xfs", "filesystem", 0), Signature("linux_raid_member", "raid", 4096))
     twice = replace(usb_disk(), signatures=both)

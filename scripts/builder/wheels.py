@@ -16,7 +16,8 @@ _SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
 def _pip() -> list[str]:
     """pip of the environment that scripts/setup made: Debian's own Python comes without."""
     ours = TOP / ".venv/bin/python"
-    return [str(ours) if ours.exists() else sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+    python = str(ours) if ours.exists() else sys.executable
+    return [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
 
 
 def _dependencies() -> Path:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import RenderableType
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
@@ -20,7 +22,8 @@ from textual.worker import WorkerFailed
 from rescue_tui.core.errors import RescueError
 from rescue_tui.core.text import printable_lines
 from rescue_tui.ui.bridge import CRASH_EVENT, Bridge, UiServices
-from rescue_tui.ui.driver import ConsoleDriver
+from rescue_tui.ui.driver import ConsoleDriver, KeyDriver
+from rescue_tui.ui.keys import KeyGate
 from rescue_tui.ui.safe import Safe
 from rescue_tui.ui.screens.base import StasisScreen
 from rescue_tui.ui.screens.devices import DevicesScreen
@@ -76,7 +79,8 @@ class StasisApp(App[int]):
         if terminal.colours is Colours.NONE:
             self._own_filters.append(PlainFilter())
         ScrollBar.renderer = AsciiScrollBar
-        super().__init__(driver_class=None if terminal.modern else ConsoleDriver)
+        super().__init__(driver_class=KeyDriver if terminal.modern else ConsoleDriver)
+        self._gate = KeyGate(self, self.bridge.holds)
         self.animation_level = "none"
         self.add_class(terminal.border)
         self.register_theme(_CONSOLE_THEME)
@@ -94,6 +98,7 @@ class StasisApp(App[int]):
     def on_mount(self) -> None:
         """Start to look."""
         self.bridge.changed = self.view_changed
+        self.run_worker(self._gate.run(), group="keys", exit_on_error=True)
         self.run_worker(self.bridge.watch(), group="watch", exit_on_error=True)
         self.set_interval(_STATUS_SECONDS, self.refresh_status)
         self.refresh_status()
@@ -115,6 +120,17 @@ class StasisApp(App[int]):
             self.run_worker(self.bridge.read_healths(), group="health", exit_on_error=True)
 
     # keys ------------------------------------------------------------------------------------------------------------
+    async def on_event(self, event: events.Event) -> None:
+        """Keys of the terminal go through the gate; a forwarded one has been there."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and not self._gate.passes(event):
+            return
+        await super().on_event(event)
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if renderable is not None and not self._batch_count:
+            self._gate.drawing(screen)
+        super()._display(screen, renderable)
+
     def action_show(self, name: str) -> None:
         """Go to one of the main screens, over the devices."""
         while len(self.screen_stack) > 1:

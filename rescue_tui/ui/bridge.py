@@ -26,6 +26,7 @@ from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.destination import DestinationState
 from rescue_tui.system.guard import GuardState
 from rescue_tui.system.journal import JournalEntry
+from rescue_tui.ui.holds import Holds
 from rescue_tui.ui.words import UNKNOWN_ROLE
 
 T = TypeVar("T")
@@ -153,6 +154,9 @@ class Bridge:
         self.changed: Callable[[], None] = lambda: None
         self._busy: set[str] = set()
         self.actions: set[str] = set()
+        self.holds = Holds()
+        self._status_ended = asyncio.Event()
+        self._status_ended.set()
 
     async def watch(self) -> None:
         """Look at the disks now and again after every change that udev has settled; ends only when it is cancelled."""
@@ -218,11 +222,21 @@ class Bridge:
         finally:
             self._busy.discard("health")
 
-    async def refresh_status(self) -> None:
-        """Guard, destinations and jobs. Skipped while the last one has not come back (a destination may hang)."""
+    async def refresh_status(self, wait_seconds: float = 0.0) -> None:
+        """Guard, destinations and jobs. Skipped while the last look has not come back (a destination may hang).
+
+        ``wait_seconds``: how long to wait for that one; whoever has changed something needs a look from after it.
+        """
+        if "status" in self._busy and wait_seconds:
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._status_ended.wait()
+            except TimeoutError:
+                return
         if "status" in self._busy:
             return
         self._busy.add("status")
+        self._status_ended.clear()
         services = self.services
         try:
             guard, destinations, jobs = await off_loop(
@@ -234,6 +248,7 @@ class Bridge:
             return
         finally:
             self._busy.discard("status")
+            self._status_ended.set()
         old = (self.view.guard, self.view.destinations, self.view.jobs, self.view.status_problem)
         if (guard, destinations, jobs, None) != old:
             self.view.guard, self.view.destinations, self.view.jobs = guard, destinations, jobs

@@ -1,4 +1,4 @@
-"""The terminal driver for consoles and serial lines: it sends only what a VT220 and the Linux console understand.
+"""The terminal drivers: what is sent to a console or a serial line, and how keys are read from any terminal.
 
 Textual switches on mouse tracking, focus events, bracketed paste, the kitty keyboard, and asks for synchronised output
 and in-band resize. A console that does not know them may print their tails as garbage, and one that does would send
@@ -7,9 +7,18 @@ reports into the login that follows. Source: console_codes(4), DEC VT220 program
 
 from __future__ import annotations
 
+import codecs
+import os
 import re
+import select
+import time
+from typing import ClassVar
 
+from textual import events
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+
+from rescue_tui.ui.keystream import ESCAPE, KeyStream
 
 _ALTERNATE_SCREEN = re.compile(r"\x1b\[\?1049[hl]")
 _UNKNOWN_TO_CONSOLES = re.compile(
@@ -19,6 +28,8 @@ _UNKNOWN_TO_CONSOLES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, pointer shapes and other commands to an operating system
 )
 _CLEAR = "\x1b[0m\x1b[2J\x1b[H"
+_LOOK_SECONDS = 0.1
+_READ_BYTES = 4096
 
 
 def for_console(data: str) -> str:
@@ -26,8 +37,56 @@ def for_console(data: str) -> str:
     return _UNKNOWN_TO_CONSOLES.sub("", _ALTERNATE_SCREEN.sub(_CLEAR, data))
 
 
-class ConsoleDriver(LinuxDriver):
-    """Textual's driver with `for_console` between it and the line."""
+class KeyDriver(LinuxDriver):
+    """Textual's driver with `KeyStream` between the line and its parser."""
+
+    PATIENCE_SECONDS: ClassVar[float] = 0.1
+    # A modern terminal answers questions and pastes, which one parser must see whole.
+    FRESH_PARSER: ClassVar[bool] = False
+
+    def run_input_thread(self) -> None:
+        """Read keys until the driver is stopped."""
+        # Noise on a serial line is no UTF-8; it must not end the program.
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        stream = KeyStream(self.PATIENCE_SECONDS)
+        parser = XTermParser()
+        while not self.exit_event.is_set():
+            wait = stream.wait_seconds(time.monotonic())
+            ready, _, _ = select.select([self.fileno], [], [], _LOOK_SECONDS if wait is None else wait)
+            text = ""
+            if ready:
+                data = os.read(self.fileno, _READ_BYTES)
+                if not data:
+                    # The end of a pipe; a terminal that hangs up sends a signal.
+                    self.exit_event.wait(_LOOK_SECONDS)
+                text = decoder.decode(data)
+            now = time.monotonic()
+            # What has come while this thread did not run is not late.
+            pieces = stream.feed(text, now) if text else stream.expire(now)
+            for piece in pieces:
+                parser = self._pass_on(parser, piece)
+            for message in parser.tick():
+                self.process_message(message)
+
+    def _pass_on(self, parser: XTermParser, piece: str) -> XTermParser:
+        """Give one piece to the app; the parser for the next one."""
+        if piece == ESCAPE:
+            self.process_message(events.Key("escape", ESCAPE))
+            return parser
+        known = False
+        for message in parser.feed(piece):
+            known = True
+            self.process_message(message)
+        # A key that the parser does not know would swallow what is typed next, then be typed as text with it.
+        return parser if known or not self.FRESH_PARSER else XTermParser()
+
+
+class ConsoleDriver(KeyDriver):
+    """For consoles and serial lines, with `for_console` between Textual and the line."""
+
+    # Serial over LAN and busy machines cut sequences in two; the Escape key itself should not feel slow.
+    PATIENCE_SECONDS: ClassVar[float] = 0.25
+    FRESH_PARSER: ClassVar[bool] = True
 
     def write(self, data: str) -> None:
         """Write what the console understands."""

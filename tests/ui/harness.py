@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from textual._xterm_parser import XTermParser
+from textual.events import Key
 from textual.pilot import Pilot
 
 from rescue_tui.ui.app import StasisApp
+from rescue_tui.ui.keystream import ESCAPE, KeyStream
 from rescue_tui.ui.terminal import detect
 from tests.support.fake_services import FakeServices
 
@@ -50,6 +53,13 @@ class Session:
     async def type(self, text: str) -> None:
         """Type text."""
         await self.pilot.press(*(_NAMES.get(char, char) for char in text))
+
+    def burst(self, data: str) -> None:
+        """Everything at once, as a line delivers it that was read late: the app has dealt with none of it."""
+        parser, stream = XTermParser(), KeyStream(0.0)
+        for piece in [*stream.feed(data, 0.0), *stream.expire(0.0)]:
+            for event in [Key("escape", ESCAPE)] if piece == ESCAPE else parser.feed(piece):
+                self.app.post_message(event)
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
         """Let the app work until ``condition`` holds; the screen is in the error when it never does."""

@@ -69,7 +69,10 @@ class Terminal:
                 raise AssertionError(f"never came: {words}\n{self.text}\n{self.raw[-2000:]!r}")
 
     def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
+        self.send(keys.encode())
+
+    def send(self, data: bytes) -> None:
+        os.write(self._master, data)
 
     def end(self) -> int:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -156,3 +159,32 @@ def test_a_mistake_ends_with_a_traceback_in_the_journal_and_its_own_status() -> 
     assert "the screen program has failed; jobs go on" in told
     assert "ValueError: a mistake \\x1b[2J" in told
     assert "events ['session.start', 'ui.crash']" in told
+
+
+@pytest.mark.parametrize("term", ["vt220", "linux", "xterm-256color"])
+def test_a_burst_on_the_line_loses_no_key_and_starts_nothing_unseen(term: str) -> None:
+    with tui(term) as terminal:
+        terminal.see("good")
+        terminal.type("?\x1bl?\x1b\x1b/USB-0001\rg\rUSB-0001\rf1USB-0001\rm\x1b\x1b/S4EVNX1M\risyy")
+        terminal.see("Start imaging 1 disk?")
+        terminal.see("Start now?")
+        terminal.type("y")
+        terminal.see("RUNNING")
+        terminal.type("\x1bqy")
+        terminal.see("Leave Stasis?")
+        terminal.type("y")
+        assert terminal.end() == 0
+
+
+def test_noise_and_keys_in_halves_on_the_line() -> None:
+    with tui("vt220") as terminal:
+        terminal.see("/dev/nvme0n1  ACME")
+        terminal.send(b"\xff\xfe\x1b[99~\x1b[")
+        terminal.send(b"B")
+        terminal.see("/dev/nvme1n1  ACME")
+        terminal.send(b"\xc3\r")
+        terminal.see("Device: /dev/nvme1n1")
+        terminal.type("\x1bq")
+        terminal.see("Leave Stasis?")
+        terminal.type("y")
+        assert terminal.end() == 0

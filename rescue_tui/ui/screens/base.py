@@ -18,6 +18,9 @@ from rescue_tui.ui.screens.dialogs import ErrorDialog, HelpDialog
 from rescue_tui.ui.widgets.bars import KeyBar, Line, NextLine, StatusBar, TitleBar
 
 T = TypeVar("T")
+# How long keys that were typed ahead wait for an answer that they need, and for something that changes the machine.
+ASK_HOLD_SECONDS = 3.0
+ACT_HOLD_SECONDS = 10.0
 
 GENERAL_HELP = """
 On every screen
@@ -107,7 +110,8 @@ class StasisScreen(Screen[None]):
 
     def redraw(self) -> None:
         """Draw everything from the view; called after each change of it."""
-        if not self.is_mounted:
+        # While the program ends, what still comes in finds screens that are half taken down.
+        if not (self.is_mounted and self.is_attached and self.app.is_running):
             return
         self.query_one(StatusBar).show_view(self.view)
         self.draw()
@@ -135,16 +139,26 @@ class StasisScreen(Screen[None]):
         self.app.push_screen(HelpDialog(f"Help: {self.NAME}", f"{self.HELP.strip()}\n{GENERAL_HELP}"))
 
     # asking ----------------------------------------------------------------------------------------------------------
-    def ask(self, answer: Awaitable[T], then: Callable[[T], None], group: str = "ask") -> None:
-        """Await a question to the machine. A newer one of the group replaces it; a closed screen drops the answer."""
+    def ask(
+        self, answer: Awaitable[T], then: Callable[[T], None], group: str = "ask", *, keys_wait: bool = False,
+    ) -> None:
+        """Await a question to the machine. A newer one of the group replaces it; a closed screen drops the answer.
+
+        ``keys_wait``: the next key needs the answer, so what was typed ahead waits for it.
+        """
+        hold = self.bridge.holds.begin(ASK_HOLD_SECONDS if keys_wait else 0.0)
+
         async def body() -> None:
             try:
-                result = await answer
-            except RescueError as error:
-                self.failed(error)
-                return
-            if self.is_attached:
-                then(result)
+                try:
+                    result = await answer
+                except RescueError as error:
+                    self.failed(error)
+                    return
+                if self.is_attached:
+                    then(result)
+            finally:
+                self.bridge.holds.end(hold)
 
         self.run_worker(body(), group=group, exclusive=True, exit_on_error=True)
 
@@ -154,19 +168,23 @@ class StasisScreen(Screen[None]):
         if name in actions:
             return
         actions.add(name)
+        hold = self.bridge.holds.begin(ACT_HOLD_SECONDS)
 
         async def body() -> None:
             try:
-                result = await action
-            except RescueError as error:
-                actions.discard(name)
-                self.failed(error)
-            else:
-                actions.discard(name)
-                if self.is_attached:
-                    then(result)
-            await self.bridge.refresh_status()
-            self.bridge.changed()
+                try:
+                    result = await action
+                except RescueError as error:
+                    actions.discard(name)
+                    self.failed(error)
+                else:
+                    actions.discard(name)
+                    if self.is_attached:
+                        then(result)
+                await self.bridge.refresh_status(ACT_HOLD_SECONDS)
+                self.bridge.changed()
+            finally:
+                self.bridge.holds.end(hold)
 
         self.app.run_worker(body(), group="actions", exit_on_error=True)
         self.tell_next()

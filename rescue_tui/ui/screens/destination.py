@@ -86,7 +86,7 @@ their relatives, the boot medium and disks in use are never granted.
         asked = (self.view.snapshot, tuple(self.view.destinations), self.internal)
         if asked != self._asked:
             self._asked = asked
-            self.ask(self._ask_gate(), self._take, group="gate")
+            self.ask(self._ask_gate(), self._take, group="gate", keys_wait=not self._decisions)
         self.set_title(f"Destination{' (internal disks allowed)' if self.internal else ''}")
         self.table.show_rows([self._row(disk) for disk in self.view.disks()])
         if self._start_key is not None and self.view.disks():
@@ -298,7 +298,7 @@ their relatives, the boot medium and disks in use are never granted.
                 self._mount(disk, int(number))
 
         words = self.safe.text(f"Which partition of {disk.node} shall take the images?")
-        self.app.push_screen(ChoiceDialog("Mount the destination", words, choices), chosen)
+        self.app.push_screen(ChoiceDialog("Mount the destination", words, choices, must_be_seen=True), chosen)
 
     def _mount(self, disk: Disk, partition: int | None) -> None:
         def mounted(space: DestinationSpace) -> None:

@@ -52,7 +52,12 @@ class HelpDialog(_PageDialog):
 
 
 class ErrorDialog(_PageDialog):
-    """An error: what happened, what to do, and below what proves it, which scrolls."""
+    """An error: what happened, what to do, and below what proves it, which scrolls.
+
+    What was typed before it was seen meant another screen: it neither closes the error nor goes on behind it.
+    """
+
+    TYPED_AHEAD: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, safe: Safe, error: RescueError) -> None:
         page = Text()
@@ -65,7 +70,9 @@ class ErrorDialog(_PageDialog):
 
 
 class ConfirmDialog(ModalScreen[bool]):
-    """A question that y answers with yes and n, Escape or Enter with no."""
+    """A question that y answers with yes, n or Escape with no; a y from before it was seen answers nothing."""
+
+    TYPED_AHEAD: ClassVar[frozenset[str]] = frozenset({"escape", "n"})
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
@@ -92,15 +99,21 @@ class ConfirmDialog(ModalScreen[bool]):
 
 
 class ChoiceDialog(ModalScreen[str]):
-    """A choice by letters: each choice is a key, its value and its words."""
+    """A choice by letters: each choice is a key, its value and its words.
+
+    ``must_be_seen``: the letters mean something else each time, so none counts that was typed before.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Back")]
 
-    def __init__(self, title: str, words: str | Text, choices: tuple[tuple[str, str, str], ...]) -> None:
+    def __init__(
+        self, title: str, words: str | Text, choices: tuple[tuple[str, str, str], ...], *, must_be_seen: bool = False,
+    ) -> None:
         super().__init__()
         self._title = title
         self._words = words
         self._choices = choices
+        self.TYPED_AHEAD = frozenset({"escape"}) if must_be_seen else None
         for key, value, description in choices:
             self._bindings.bind(key, f"choose('{value}')", description, show=False)
 

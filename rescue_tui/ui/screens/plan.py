@@ -85,7 +85,7 @@ taken up again after a power cut.
             self._asked = asked
             self._plans, self._refusal = (), None
             if target is not None and target.mount_point:
-                self.ask(self._make(Path(target.mount_point)), self._take, group="plan")
+                self.ask(self._make(Path(target.mount_point)), self._take, group="plan", keys_wait=True)
         self._draw_page()
 
     async def _make(self, to: Path) -> tuple[ImagingPlan, ...] | RescueError:

@@ -12,6 +12,8 @@ from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs.verification import CaseVerdict
+from rescue_tui.system.guard import LayerState
+from rescue_tui.ui.screens import base
 from rescue_tui.ui.widgets.table import KeyedTable
 from tests.support.fake_services import GIB, MOMENT, FakeServices, nvme_disk
 from tests.ui.harness import session
@@ -113,7 +115,9 @@ async def test_leaving_says_that_jobs_go_on_and_calls_nothing() -> None:
     assert [call for call in services.calls if call.split()[0] in ("pause", "cancel")] == []
 
 
-async def test_leaving_waits_for_an_action_on_the_machine() -> None:
+async def test_leaving_waits_for_an_action_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    # These keys are not typed ahead: the operator sees that it hangs.
+    monkeypatch.setattr(base, "ACT_HOLD_SECONDS", 0.0)
     services = FakeServices()
     services.hold["mount"] = asyncio.Event()
     async with session(services) as s:
@@ -230,7 +234,7 @@ async def test_guard_and_refused_attempts_are_always_shown() -> None:
         for key, title in (("j", "Jobs:"), ("l", "Journal:"), ("d", "Devices:")):
             await s.press(key)
             await s.see(title)
-            assert "Guard: on (4 locked) | 3 refused" in s.lines[1]
+            assert "Guard: on (4 read-only) | 3 refused" in s.lines[1]
         await s.press("question_mark")
         await s.see("Help: Devices")
         assert "3 refused" in s.lines[1]
@@ -296,6 +300,17 @@ async def test_after_a_crash_the_next_start_says_so_once() -> None:
         await s.see("ui.crash")
         await s.press("d")
         await s.see("All disks are protected.")
+
+
+async def test_the_guard_says_what_it_rests_on() -> None:
+    services = FakeServices()
+    async with session(services, ready="Guard: on (4 read-only)") as s:
+        services.extra_layers = (LayerState("kernel", "partial", "Not at every queue.", None),)
+        await s.status()
+        await s.see("Guard: on (4 read-only)")
+        services.extra_layers = (LayerState("kernel", "armed", "At every queue.", 0),)
+        await s.status()
+        await s.see("Guard: on (4 locked)")
 
 
 async def test_a_failing_status_is_told_and_recovers() -> None:

@@ -40,6 +40,8 @@ _NEXT: dict[JobState, frozenset[JobState]] = {
     # The worker died (power cut, SIGKILL), or source or destination went away or got full: a new worker can go on.
     JobState.INTERRUPTED: frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELLED, JobState.FAILED}),
 }
+# Phases in which the source is read; afterwards only the destination is.
+READING_PHASES = frozenset({"copying", "trimming", "scraping", "retrying"})
 FINAL = frozenset({JobState.CANCELLED, JobState.DONE, JobState.DAMAGED, JobState.FAILED})
 RESUMABLE = frozenset({JobState.PAUSED, JobState.INTERRUPTED})
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})

@@ -54,6 +54,10 @@ async def test_progress_errors_range_and_map() -> None:
         await s.see("20 s to 40 s")
         await s.see("B bad-sector")
         await s.until(lambda: any(set(line.strip(" #|")) >= {"+", "B", "."} for line in s.lines), "the map's bad cell")
+        services.set_progress("job-1", Progress("hashing", 4 * GIB, GIB, message="reading the copy back"))
+        await s.status()
+        await s.see("RUNNING  hashing")
+        assert "Last good read" not in s.text, "the source is not read any more"
 
 
 async def test_pause_resume_and_cancel_after_a_question() -> None:

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from rescue_tui.core.errors import RescueError
-from rescue_tui.core.job import ACTIVE, FINAL, RESUMABLE, JobRecord, JobState
+from rescue_tui.core.job import ACTIVE, FINAL, READING_PHASES, RESUMABLE, JobRecord, JobState
 from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.text import human_bytes
 from rescue_tui.ui.bridge import Bridge
@@ -99,7 +99,8 @@ A cell shows the worst that lies in it, so one bad sector stays visible.
                           f" ({progress.done_bytes} of {progress.total_bytes} bytes)")
         if record.state in ACTIVE:
             page.pair("Rate", f"{rate_words(progress.current_rate)} now, {rate_words(progress.average_rate)} average")
-            page.pair("Last good read", last_read_words(progress))
+            if progress.phase in READING_PHASES:
+                page.pair("Last good read", last_read_words(progress))
             page.pair("Time left", left_words(progress))
         page.pair("Errors", f"{plural(progress.read_errors, 'read error')}, {human_bytes(progress.bad_bytes)} bad in "
                             f"{plural(progress.bad_areas, 'area')}", "bold red" if progress.bad_bytes else "")

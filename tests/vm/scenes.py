@@ -11,7 +11,7 @@ from pathlib import Path
 from builder import samples
 from builder.vm import Drive
 
-from tests.support.vm.deadline import Deadline
+from tests.support.vm.deadline import Deadline, DeadlineError
 from tests.support.vm.machine import Machine
 
 SHELL = "stasis.debug-shell=hvc0"
@@ -140,14 +140,20 @@ class Keyboard:
         self.terminal.wait_gone(f"match {serial}", Deadline.after(KEY_SECONDS))
 
     def screen(self, name: str) -> tuple[str, ...]:
-        """The rows of the screen ``name``, after the check that they are whole: see :func:`misdrawn`."""
+        """The rows of the screen ``name`` once they are whole, see :func:`misdrawn`; a frame arrives in pieces."""
         self.see(f" STASIS  {name}")
-        # The keys are the last that is drawn.
-        self.see("q Leave")
-        rows = self.terminal.rows
-        wrong = misdrawn(rows)
-        assert not wrong, f"{wrong}\n" + "\n".join(f"{row}|" for row in rows)
-        return rows
+        wrong: list[str] = []
+
+        def whole() -> tuple[str, ...] | None:
+            rows = self.terminal.rows
+            wrong[:] = misdrawn(rows)
+            return None if wrong else rows
+
+        try:
+            return self.terminal.port.wait_for(f"whole screen {name}", whole, Deadline.after(KEY_SECONDS))
+        except DeadlineError as error:
+            error.add_note("; ".join(wrong))
+            raise
 
 
 def misdrawn(rows: tuple[str, ...]) -> list[str]:

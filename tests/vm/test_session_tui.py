@@ -50,8 +50,8 @@ def test_whole_session_by_keys_on_the_serial_line(
     keys.show_all(USB)
     keys.find(SOURCE)
     keys.press("i", "Command that will run")
-    plan = "".join(row[1:78].strip() for row in keys.screen("Imaging plan"))
-    assert "$ddrescue-d-r0" in plan.replace(" ", "")
+    keys.see("$ ddrescue -d -r0")
+    keys.screen("Imaging plan")
     keys.press("s", "Start now?")
     keys.press("y", "STASIS  Job ")
     keys.see("DONE", COPY_SECONDS)
@@ -59,8 +59,8 @@ def test_whole_session_by_keys_on_the_serial_line(
     keys.screen("Job ")
     keys.press("v", "verified: everything matches", COPY_SECONDS)
     keys.screen("Case folder")
-    keys.press("j", "STASIS  Jobs")
-    assert any("DONE" in row and "100.00 %" in row for row in keys.screen("Jobs"))
+    keys.press("j", "DONE         100.00 %")
+    keys.screen("Jobs")
     keys.press("l", "destination.mounted")
     keys.screen("Journal")
     keys.press("w", f"serial {USB}")
@@ -104,7 +104,8 @@ def _open_the_usb_disk(keys: Keyboard) -> None:
     keys.terminal.type(USB)
     keys.press("enter", "Granted. m mounts it", 240)
     keys.press("m", "The destination is ready.", 240)
-    assert any(f"MOUNTED at {POINT}" in row for row in keys.screen("Destination"))
+    keys.see(f"MOUNTED at {POINT}")
+    keys.screen("Destination")
 
 
 def _leave_and_come_back(keys: Keyboard) -> None:

@@ -290,8 +290,16 @@ class ImagingWorker:
     def _note(self, event: str, **detail: object) -> None:
         """Into the session's journal and, once the case folder exists, into the case's."""
         self._session.append(event, job=self._record.id, **detail)
-        if self._folder.path.parent.is_dir():
+        if not self._folder.path.parent.is_dir():
+            return
+        try:
             self._folder.case.journal.append(event, job=self._record.id, **detail)
+        except RescueError as error:
+            # The case's journal lies on the destination: that it can't be written is the destination's trouble, and
+            # is told in its words whichever of our files meets it first.
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from error
+            raise
 
 
 def _words_for(error: OSError) -> tuple[str, str, ExitStatus, str]:

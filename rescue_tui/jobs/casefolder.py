@@ -88,6 +88,10 @@ class SourceFolder:
         """What the mapfile belongs to; FormatError when that isn't noted."""
         return restore(Binding, read_json(self.file("binding.json")))
 
+    def has_no_map(self) -> bool:
+        """True when no mapfile ever reached the disk: it and its backup are missing or empty."""
+        return not read_or_none(self.mapfile) and not read_or_none(self.path / "image.map.bak")
+
     def read_map(self) -> tuple[Mapfile, bool]:
         """The mapfile, or its backup (True). FormatError when there is none that can be read."""
         return parse_either(read_or_none(self.mapfile), read_or_none(self.path / "image.map.bak"))

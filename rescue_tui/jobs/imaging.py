@@ -155,6 +155,8 @@ def _check_not_on_itself(snapshot: Snapshot, source: Disk, target: Disk | None) 
 
 
 def _check_can_go_on(folder: SourceFolder, source: Disk) -> None:
+    if folder.has_no_map():
+        return  # Pulled or cut off in the first seconds: the copy begins anew, see the worker.
     mapfile, _ = folder.read_map()
     if mapfile.end_bytes != source.size_bytes:
         raise PolicyRefusal(

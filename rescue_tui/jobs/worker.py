@@ -125,7 +125,7 @@ class ImagingWorker:
             Binding(plan.source, plan.size_bytes, plan.sector_bytes, plan.source_serial)))
         folder.write("plan.json", to_json(plan))
         self._copy_record_to_case()
-        if plan.resume:
+        if plan.resume or folder.partial_image.exists():
             self._take_up()
         first_time = not folder.file("identity.json").exists()
         if first_time:
@@ -138,7 +138,8 @@ class ImagingWorker:
         folder = self._folder
         if folder.image.exists() and not folder.partial_image.exists():
             folder.image.rename(folder.partial_image)
-        if not folder.mapfile.exists() and not folder.file("image.map.bak").exists():
+        if folder.has_no_map():
+            self._begin_anew()
             return
         mapfile, from_backup = folder.read_map()
         if from_backup:
@@ -147,6 +148,19 @@ class ImagingWorker:
             if torn.exists():
                 torn.rename(folder.file("image.map.torn"))
             replace_file(folder.mapfile, mapfile.to_text().encode("ascii", "replace"))
+
+    def _begin_anew(self) -> None:
+        """No mapfile reached the disk, so nothing is known of the image: all is copied again.
+
+        Zeros are written too then (no ``-S``): what an earlier run left at their place must not shine through.
+        """
+        folder = self._folder
+        for name in ("image.map", "image.map.bak"):
+            folder.file(name).unlink(missing_ok=True)
+        if folder.partial_image.exists():
+            self._plan = with_command(replace(self._plan, sparse=False))
+            self._files.write_plan(self._plan)
+            self._note("image.begun-anew", summary="No mapfile had been saved; every sector is copied again.")
 
     async def _copy(self) -> CopyOutcome:
         plan = self._plan

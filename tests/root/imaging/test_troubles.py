@@ -47,6 +47,29 @@ async def test_killed_worker_leaves_no_ddrescue_and_can_be_resumed(bench: Bench)
     assert (await verify_case(Runner(), Path(record.case))).good
 
 
+@pytest.mark.parametrize("left", [b"", None], ids=["empty", "missing"])
+async def test_cut_off_before_the_first_mapfile_reached_the_disk(bench: Bench, left: bytes | None) -> None:
+    started = await bench.start("--max-read-rate=20Mi")
+    running = await copied(bench.manager, started.id, 4 * MIB)
+    folder = folder_of(running)
+    assert running.pid is not None
+    os.kill(running.pid, signal.SIGKILL)
+    for pid in ddrescues(folder.partial_image):
+        os.kill(pid, signal.SIGKILL)
+    await until(lambda: ddrescues(folder.partial_image), lambda found: not found, 20, "the end of ddrescue")
+    for file in (folder.mapfile, folder.file("image.map.bak")):
+        file.unlink(missing_ok=True)
+    if left is not None:
+        folder.mapfile.write_bytes(left)
+    # What lies in the image can't be trusted without a map, not even where the source is zero.
+    folder.partial_image.write_bytes(b"stale" * (SIZE // 5))
+    await bench.manager.resume(started.id, snapshot(bench.source))
+    record = await rested(bench.manager, started.id)
+    assert (record.state, record.error) == (JobState.DONE, "")
+    assert same(bench.source.file, folder.image)
+    assert "image.begun-anew" in [entry.event for entry in CaseFolder(Path(record.case)).journal.tail(99)]
+
+
 async def test_after_a_power_cut_the_job_is_found_in_the_case(bench: Bench, tmp_path: Path) -> None:
     started = await bench.start("--max-read-rate=20Mi")
     running = await copied(bench.manager, started.id, 8 * MIB)

@@ -116,6 +116,7 @@ class FakeServices:
         self.refused = 0
         self.status_error: RescueError | None = None
         self.gate_warnings: tuple[Finding, ...] = ()
+        self.hidden: tuple[Finding, ...] = ()
         self.open_findings: tuple[Finding, ...] = ()
         self.stuck = threading.Event()
         self.stuck.set()
@@ -168,7 +169,7 @@ class FakeServices:
     # devices -------------------------------------------------------------------------------------------------------
     async def snapshot(self) -> Snapshot:
         await self._called("snapshot")
-        return Snapshot(datetime(2026, 12, 2, 9, tzinfo=UTC), self.disks)
+        return Snapshot(datetime(2026, 12, 2, 9, tzinfo=UTC), self.disks, findings=self.hidden)
 
     async def health(self, disk: Disk) -> Health:
         await self._called("health", disk.node)

@@ -162,6 +162,26 @@ async def test_hot_plug_appears_and_the_cursor_stays() -> None:
         assert "S4EVNX0M" not in s.text
 
 
+async def test_hardware_that_shows_no_disk_is_told_below_the_list() -> None:
+    services = FakeServices()
+    async with session(services) as s:
+        assert "WARNING" not in s.text
+        services.hidden = tuple(
+            Finding(Severity.WARNING, "storage-without-driver", f"The RAID card at slot {slot} has no driver [/x].")
+            for slot in range(4))
+        await s.press("r")
+        await s.see("WARNING: The RAID card at slot 0 has no driver [/x].")
+        await s.see("WARNING: The RAID card at slot 1")
+        await s.see("and 2 more: `stasis devices` lists them")
+        assert len(s.lines) == 24
+        services.hidden = services.hidden[:1]
+        await s.press("r")
+        await s.see_not("slot 1")
+        services.hidden = ()
+        await s.press("r")
+        await s.see_not("WARNING")
+
+
 async def test_detail_of_a_disk_that_goes() -> None:
     async with session() as s:
         await s.press("enter")

@@ -45,6 +45,8 @@ WIDE = (*NARROW[:MODEL_AT], Column("Model", 16, 4), *NARROW[MODEL_AT:])
 WIDE_COLUMNS = 100
 _LAST = (Access.BOOT_MEDIUM, Access.OFF_LIMITS)
 
+HIDDEN_ROWS = 2
+
 
 def row_key(disk: Disk) -> str:
     """Identity and attachment: two disks that claim one identity are two rows."""
@@ -67,6 +69,7 @@ write-protected; only a disk that you grant as the destination can be written.
 Role: source (never written), DESTINATION (granted), boot medium, off limits.
 Health: good, WARNING, FAILING, unknown (the disk does not tell).
 On it: every signature that was found; blank means none.
+A warning below the list is about hardware that should show a disk.
 """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "Find"),
@@ -90,10 +93,11 @@ On it: every signature that was found; blank means none.
         return "Details" if self.disk_under_cursor() else ""
 
     def body(self) -> ComposeResult:
-        """Table, find line, the disk under the cursor."""
+        """Table, find line, hardware that shows no disk, the disk under the cursor."""
         self._wide = self.app.size.width >= WIDE_COLUMNS
         yield KeyedTable(self.safe, WIDE if self._wide else NARROW, id="table")
         yield PlainInput(id="find", placeholder="serial, model, node, label; Enter keeps, Esc shows all")
+        yield Line("", id="hidden")
         yield Line("", id="about")
 
     def on_mount(self) -> None:
@@ -123,7 +127,17 @@ On it: every signature that was found; blank means none.
         else:
             found = f", showing {len(shown)} that match {self.wanted}" if self.wanted else ""
             self.set_title(f"Devices: {plural(len(disks), 'disk')}{found}")
+        self._draw_hidden()
         self._draw_about()
+
+    def _draw_hidden(self) -> None:
+        findings = self.view.snapshot.findings if self.view.snapshot is not None else ()
+        more = [f"and {len(findings) - HIDDEN_ROWS} more: `stasis devices` lists them"] * (len(findings) > HIDDEN_ROWS)
+        words = [f"{finding.severity.value.upper()}: {finding.summary}" for finding in findings[:HIDDEN_ROWS]]
+        width = max(20, self.size.width - 2)
+        line = self.query_one("#hidden", Line)
+        line.display = bool(findings)
+        line.show(Text("\n".join(self.safe.clip(each, width) for each in [*words, *more]), no_wrap=True))
 
     def _row(self, disk: Disk) -> Row:
         role, health = self.view.role(disk), self.view.health(disk)

@@ -59,7 +59,8 @@ def test_whole_session_by_keys_on_the_serial_line(
     keys.screen("Job ")
     keys.press("v", "verified: everything matches", COPY_SECONDS)
     keys.screen("Case folder")
-    keys.press("j", "DONE         100.00 %")
+    keys.press("j", "All jobs have ended.")
+    keys.see("100.00 %")
     keys.screen("Jobs")
     keys.press("l", "destination.mounted")
     keys.screen("Journal")
@@ -113,7 +114,7 @@ def _leave_and_come_back(keys: Keyboard) -> None:
     keys.press("q", "Leave Stasis?")
     keys.press("y", "start Stasis again")
     keys.press("enter", "STASIS  Devices", 240)
-    keys.press("j", "DONE")
+    keys.press("j", "All jobs have ended.")
     keys.screen("Jobs")
 
 

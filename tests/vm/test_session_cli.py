@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from builder.qemu import BuiltImage
 from builder.vm import Controller, Drive, Namespace, Subsystem, VmSpec
 
@@ -110,7 +109,6 @@ class Verbs:
         return plans[0]["case_dir"], [plan["image"] for plan in plans]
 
 
-@pytest.mark.skip(reason="not seen green on a clean clone yet, see the closing note of the first stop")
 def test_whole_session_by_verbs_to_each_kind_of_destination(
     image: BuiltImage, boot: Callable[[VmSpec], Machine], artifacts: Path,
 ) -> None:
@@ -219,7 +217,6 @@ def _mount_the_images(verbs: Verbs, images: list[str], artifacts: Path) -> None:
 NQN = "subsystem-1"
 
 
-@pytest.mark.skip(reason="not seen green on a clean clone yet, see the closing note of the first stop")
 def test_a_disk_is_who_it_is_whatever_its_name(
     image: BuiltImage, boot: Callable[[VmSpec], Machine], blank: Callable[[str, int], Path], artifacts: Path,
 ) -> None:

@@ -98,6 +98,7 @@ class StasisApp(App[int]):
     def on_mount(self) -> None:
         """Start to look."""
         self.bridge.changed = self.view_changed
+        self.bridge.moved = self.figures_moved
         self.run_worker(self._gate.run(), group="keys", exit_on_error=True)
         self.run_worker(self.bridge.watch(), group="watch", exit_on_error=True)
         self.set_interval(_STATUS_SECONDS, self.refresh_status)
@@ -111,10 +112,17 @@ class StasisApp(App[int]):
         """Draw the screen on top; the others catch up when they come up. Read the health of disks that are new."""
         self.call_later(self._draw_top)
 
-    def _draw_top(self) -> None:
+    def figures_moved(self) -> None:
+        """Draw the figures of the screen on top. They move each second of a copy, which needs the processor more."""
+        self.call_later(self._draw_top, figures_only=True)
+
+    def _draw_top(self, *, figures_only: bool = False) -> None:
         for screen in reversed(self.screen_stack):
             if isinstance(screen, StasisScreen):
-                screen.redraw()
+                if figures_only:
+                    screen.redraw_figures()
+                else:
+                    screen.redraw()
                 break
         if any(self.bridge.view.health(disk) is None for disk in self.bridge.view.disks()):
             self.run_worker(self.bridge.read_healths(), group="health", exit_on_error=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -146,12 +146,15 @@ class View:
 
 
 class Bridge:
-    """Keeps the `View` fresh. ``changed`` is called on the event loop after each change."""
+    """Keeps the `View` fresh. ``changed`` is called on the event loop after each change, ``moved`` instead when nothing
+    but figures moved: free space, progress of jobs.
+    """
 
     def __init__(self, services: UiServices) -> None:
         self.services = services
         self.view = View()
         self.changed: Callable[[], None] = lambda: None
+        self.moved: Callable[[], None] = lambda: None
         self._busy: set[str] = set()
         self.actions: set[str] = set()
         self.holds = Holds()
@@ -251,9 +254,11 @@ class Bridge:
             self._status_ended.set()
         old = (self.view.guard, self.view.destinations, self.view.jobs, self.view.status_problem)
         if (guard, destinations, jobs, None) != old:
+            only_figures = (old[3] is None and guard == old[0]
+                            and _without_figures(destinations, jobs) == _without_figures(old[1], old[2]))
             self.view.guard, self.view.destinations, self.view.jobs = guard, destinations, jobs
             self.view.status_problem = None
-            self.changed()
+            (self.moved if only_figures else self.changed)()
 
     async def gate(self, disk: Disk, *, internal: bool) -> GateDecision:
         """What speaks against a disk as the destination."""
@@ -283,3 +288,11 @@ class Bridge:
     def _devices_problem(self, error: RescueError) -> None:
         self.view.devices_problem = error
         self.changed()
+
+
+def _without_figures(destinations: Sequence[DestinationState], jobs: Sequence[JobRecord]) -> tuple[object, ...]:
+    """What is left of the status when the figures that move all the time are taken away."""
+    return (
+        tuple(replace(state, space=replace(state.space, free_bytes=0) if state.space else None)
+              for state in destinations),
+        tuple((record.id, record.state, record.error) for record in jobs))

@@ -14,6 +14,7 @@ from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.guard import LayerState
 from rescue_tui.ui.screens import base
+from rescue_tui.ui.screens.devices import DevicesScreen
 from rescue_tui.ui.widgets.table import KeyedTable
 from tests.support.fake_services import GIB, MOMENT, FakeServices, nvme_disk
 from tests.ui.harness import session
@@ -34,6 +35,20 @@ async def test_jobs_found_running_are_shown_at_the_start() -> None:
         await s.see("RUNNING")
         await s.press("enter")
         await s.see("Job job-1: RUNNING")
+
+
+async def test_progress_alone_does_not_draw_the_devices_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = FakeServices()
+    services.set_job(a_job(JobState.RUNNING))
+    async with session(services, ready="1 job is running") as s:
+        drawn: list[str] = []
+        monkeypatch.setattr(DevicesScreen, "draw", lambda _: drawn.append("devices"))
+        services.set_progress("job-1", Progress("copying", 4 * GIB, GIB))
+        await s.status()
+        assert drawn == []
+        services.finish("job-1")
+        await s.status()
+        await s.until(lambda: drawn, "the devices, since the state of the job is another")
 
 
 async def test_progress_errors_range_and_map() -> None:

@@ -63,6 +63,8 @@ class StasisScreen(Screen[None]):
 
     NAME: ClassVar[str] = ""
     HELP: ClassVar[str] = ""
+    # Whether the body shows free space or the progress of jobs.
+    SHOWS_FIGURES: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back"),
         Binding("question_mark", "help", "Help"),
@@ -118,6 +120,13 @@ class StasisScreen(Screen[None]):
         self.tell_next()
         self.refresh_bindings()
         self.query_one(KeyBar).show_keys()
+
+    def redraw_figures(self) -> None:
+        """Draw what moves all the time: the status bar, and the whole of a screen that shows such figures."""
+        if self.SHOWS_FIGURES:
+            self.redraw()
+        elif self.is_mounted and self.is_attached and self.app.is_running:
+            self.query_one(StatusBar).show_view(self.view)
 
     def tell_next(self) -> None:
         """Draw the line that says what next; a problem with looking at the machine comes first."""

@@ -20,6 +20,7 @@ class DeviceScreen(StasisScreen):
     """Identity, paths, partitions, all signatures, health and error log, holders, mounts."""
 
     NAME = "Device"
+    SHOWS_FIGURES = False
     HELP = """
 Everything that is known of one disk. Nothing here writes to it.
 

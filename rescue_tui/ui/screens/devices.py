@@ -57,6 +57,7 @@ class DevicesScreen(StasisScreen):
     """Every disk with its role, health and what is on it."""
 
     NAME = "Devices"
+    SHOWS_FIGURES = False
     HELP = """
 Every disk that is attached. New ones appear by themselves. All of them are
 write-protected; only a disk that you grant as the destination can be written.

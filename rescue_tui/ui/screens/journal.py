@@ -26,6 +26,7 @@ class JournalScreen(StasisScreen):
     """The last entries, newest first; the one under the cursor in full below."""
 
     NAME = "Journal"
+    SHOWS_FIGURES = False
     HELP = """
 Every step of this session, newest first. Each entry carries the hash of the
 one before, so a change or a gap shows. A case folder holds a journal of its

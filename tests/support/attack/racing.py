@@ -17,15 +17,14 @@ from tests.support.vm.machine import Machine
 HOT_MIB = 64
 PLUG_SECONDS = 120
 TRIES_SECONDS = 300
-# NVMe namespaces and partitions of everything share the major 259.
-MAJOR = 259
-WIDTH = 16
+# NVMe namespaces and partitions of everything share the major 259; a new disk gets the lowest number that is free.
 START = """
-last=$(awk '$1 == 259 {{ if ($2 > m) m = $2; n = 1 }} END {{ print n ? m + 1 : 0 }}' /proc/partitions)
 rm -rf /dev/race /run/race.stop
+echo > /proc/sys/kernel/modprobe || :
 exec < /dev/null > /run/race.said 2>&1
-setsid /run/acts/race /dev/race /run/race.stop {major} $last $((last + {width} - 1)) &
+setsid /run/acts/race /dev/race /run/race.stop 259 0 {last} &
 echo $! > /run/race.pid
+until [ -e /dev/race/tries ]; do kill -0 $(cat /run/race.pid) || exit; sleep 0.1; done
 """
 WAIT = """
 until [ "$(cat /dev/race/tries 2>/dev/null || echo 0)" -gt {tries} ]; do
@@ -43,12 +42,13 @@ def hot_disk(path: Path, *, protected: bool) -> Drive:
     return Drive(name="hot", path=path, serial="WALL-HOT", hotplug=True, plugged=False, protected=protected)
 
 
-def race(machine: Machine, name: str, *, rounds: int, tries: int) -> Mapping[str, int]:
+def race(machine: Machine, name: str, *, rounds: int, tries: int, last: int) -> Mapping[str, int]:
     """Plug the disk ``rounds`` times, each time until the program has tried ``tries`` times more; what it counted.
 
-    The program starts before the disk is there for the first time. Counts of errors are kept as ``open EPERM``.
+    The program starts before the disk is there for the first time, and looks for it at the device numbers 259:0 to
+    259:``last``. Counts of errors are kept as ``open EPERM``.
     """
-    in_kit(machine, START.format(major=MAJOR, width=WIDTH))
+    in_kit(machine, START.format(last=last))
     for number in range(1, rounds + 1):
         machine.plug(name)
         in_kit(machine, WAIT.format(tries=number * tries), TRIES_SECONDS)

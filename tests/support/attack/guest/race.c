@@ -3,7 +3,7 @@
  * Looks at the device numbers MAJOR:FIRST to MAJOR:LAST through nodes of its own in DIRECTORY: nobody needs to make
  * them, and no event is waited for. Ends when STOP-FILE is there; prints one JSON line with the tries by what became of
  * them (absent: there was no disk at that moment, which is no try). DIRECTORY/tries says meanwhile how many there were.
- * A write that succeeds is what it must never see.
+ * A write that succeeds is what it must never see. What is there at the start is left alone.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,8 +22,10 @@
 
 #define THREADS 2
 #define PAGE 4096
-#define NODES 64
+#define NODES 128
 #define LOOK_EVERY 16
+/* A number without a disk costs the kernel a search for a driver; one with a disk is tried again at once. */
+#define AGAIN 64
 
 struct tally {
     unsigned long tries, absent, opened, wrote, mounted, mounted_read_only, open_errors[256], write_errors[256], mount_errors[256];
@@ -55,14 +57,15 @@ static void try_mount(struct tally *tally, const char *node, const char *point, 
     }
 }
 
-static void try_node(struct tally *tally, const char *node, const char *point, unsigned char *page)
+/* Whether there was a disk. */
+static int try_node(struct tally *tally, const char *node, const char *point, unsigned char *page)
 {
     int zero = 0, fd;
 
     fd = open(node, O_RDWR | O_CLOEXEC | O_DIRECT);
     if (fd < 0 && is_absent()) {
         tally->absent++;
-        return;
+        return 0;
     }
     tally->tries++;
     if (fd < 0) {
@@ -84,6 +87,7 @@ static void try_node(struct tally *tally, const char *node, const char *point, u
     }
     try_mount(tally, node, point, "ext4", 0);
     try_mount(tally, node, point, "ext4", MS_RDONLY);
+    return 1;
 }
 
 static void tell(void)
@@ -106,8 +110,9 @@ static void *run(void *argument)
 {
     struct tally *tally = argument;
     unsigned char *page = aligned_alloc(PAGE, PAGE);
-    char node[NODES][256], point[256];
+    char node[NODES][256], point[256], there[NODES] = {0};
     unsigned number = (unsigned)(tally - tallies), count = last - first + 1, round;
+    int fd;
 
     memset(page, 0x77, PAGE);
     snprintf(point, sizeof point, "%s/point-%u", directory, number);
@@ -119,12 +124,16 @@ static void *run(void *argument)
             fprintf(stderr, "mknod: %s\n", strerror(errno));
             exit(1);
         }
+        fd = open(node[at], O_RDONLY | O_CLOEXEC);
+        there[at] = fd >= 0;
+        close(fd);
     }
     for (round = 0; round % LOOK_EVERY || access(stop, F_OK) != 0; round++) {
         if (round % LOOK_EVERY == 0)
             tell();
         for (unsigned at = 0; at < count; at++)
-            try_node(tally, node[at], point, page);
+            for (unsigned again = 0; !there[at] && again < AGAIN && try_node(tally, node[at], point, page); again++)
+                ;
     }
     return NULL;
 }

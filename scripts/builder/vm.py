@@ -33,6 +33,7 @@ class Backing:
     ``bad_sectors`` are numbers of 512-byte sectors whose reads fail with EIO; ``write_log`` is a file that QEMU's
     blklogwrites driver fills; ``format`` is qcow2 for an overlay that protects the file below it.
     ``throttle_bytes_per_second`` slows reads and writes together (0: a limit can be set later, over QMP).
+    ``read_only`` is for what several machines read at once and no test is about: QEMU opens the file for reading.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Backing:
     throttle_bytes_per_second: int | None = None
     write_log: Path | None = None
     protected: bool = True
+    read_only: bool = False
     logical_bytes: int = 512
     physical_bytes: int = 512
 
@@ -147,6 +149,7 @@ class VmSpec:
     firmware: Firmware | None = None
     cmdline_extra: str = ""
     trace: Path | None = None
+    more_trace_points: tuple[str, ...] = ()
     stay_after_poweroff: bool = False
     program: str = "qemu-system-x86_64"
 
@@ -201,7 +204,7 @@ def block_nodes(backing: Backing) -> tuple[dict[str, object], ...]:
 
     ``discard=unmap`` on every node: without it a guest's discard ends in the top node and leaves no trace below.
     """
-    common: dict[str, object] = {"discard": "unmap", "read-only": False}
+    common: dict[str, object] = {"discard": "unmap", "read-only": backing.read_only}
     layers: list[dict[str, object]] = [
         {"driver": "file", "filename": str(backing.path), **common},
         {"driver": backing.format, **common},
@@ -368,7 +371,7 @@ def argv(spec: VmSpec) -> list[str]:
     words += _boot(spec)
     if spec.trace is not None:
         words += ["-D", str(spec.trace)]
-        for point in TRACE_POINTS:
+        for point in (*TRACE_POINTS, *spec.more_trace_points):
             words += ["-trace", point]
     if spec.stay_after_poweroff:
         words.append("-no-shutdown")

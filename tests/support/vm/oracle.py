@@ -64,13 +64,17 @@ ATA_CONTROL = frozenset({0x08, 0x10, 0x91, 0xC6, 0xE0, 0xE1, 0xE2, 0xE3, 0xE6, 0
 _NVME = re.compile(r"pci_nvme_(io|admin)_cmd .*?opc (0x[0-9a-f]+)(?: opname '(?:NVME_(?:NVM|ADM|ZNS)_CMD_)?(\w*)')?")
 _SCSI = re.compile(r"scsi_req_parsed .*?command (\d+) dir (-?\d+)")
 _ATA = re.compile(r"ide_exec_cmd .*?cmd (0x[0-9a-f]+)")
+_MARK = re.compile(r"pci_nvme_read cid \d+ nsid (\d+) nlb 1 .*lba (0x[0-9a-f]+)")
 _OPEN = re.compile(r"bdrv_open_common bs (0x[0-9a-f]+) filename \"(.*)\" flags ")
 _PWRITEV = re.compile(r"blk_co_pwritev blk \S+ bs (0x[0-9a-f]+) offset (\d+) bytes (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A command from QEMU's trace. ``bus`` is nvme, scsi, ata or block; ``path`` is known for block only."""
+    """A command from QEMU's trace. ``bus`` is nvme, scsi, ata or block; ``path`` is known for block only.
+
+    The bus ``marker`` is a read by which the guest left a number in the trace, which is its ``name``.
+    """
 
     bus: str
     name: str
@@ -84,8 +88,11 @@ def _classify(name: object, reads: frozenset[Any], control: frozenset[Any]) -> C
     return Class.CONTROL if name in control else Class.WRITE
 
 
-def parse_trace(lines: Iterable[str]) -> Iterator[Traced]:
-    """The disk commands in a trace log; lines of other trace points are skipped."""
+def parse_trace(lines: Iterable[str], *, marker_nsid: int | None = None) -> Iterator[Traced]:
+    """The disk commands in a trace log; lines of other trace points are skipped.
+
+    Reads of one block of the NVMe namespace ``marker_nsid`` are marks, if QEMU was told to trace ``pci_nvme_read``.
+    """
     files: dict[str, str] = {}
     for line in lines:
         if found := _PWRITEV.search(line):
@@ -101,6 +108,9 @@ def parse_trace(lines: Iterable[str]) -> Iterator[Traced]:
             yield Traced("scsi", f"{opcode:#04x}", _classify(opcode, reads, SCSI_CONTROL))
         elif found := _ATA.search(line):
             yield Traced("ata", f"{int(found[1], 16):#04x}", _classify(int(found[1], 16), ATA_READ, ATA_CONTROL))
+        elif marker_nsid is not None and (found := _MARK.search(line)):
+            if int(found[1]) == marker_nsid:
+                yield Traced("marker", str(int(found[2], 16)), Class.READ)
         elif found := _OPEN.search(line):
             # A node above blkdebug is described by a JSON text that names the file at the bottom.
             inner = re.search(r'"filename": "([^"]*)"', found[2])

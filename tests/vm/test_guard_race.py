@@ -1,0 +1,34 @@
+"""A disk that is taken out and put in again under a program that never stops trying to mount and to write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builder.attackkit import ensure_kit
+from builder.qemu import BuiltImage
+from builder.vm import VmSpec
+
+from tests.support.attack.racing import hot_disk, race
+from tests.support.attack.stage import GUEST, Stage, enter, require_guard
+from tests.support.vm.machine import Machine
+
+pytestmark = pytest.mark.skip(reason="the image does not load the write guard yet: issue 3")
+
+ROUNDS = 3
+TRIES_A_ROUND = 10_500
+LAST_NUMBER = 7
+
+
+def test_no_try_is_fast_enough(image: BuiltImage, boot: Callable[[VmSpec], Machine], artifacts: Path) -> None:
+    stage = Stage(image, ensure_kit(GUEST), artifacts)
+    hot = hot_disk(artifacts / "hot.img", protected=True)
+    machine = boot(stage.spec(image.kernel_boot(), (hot,), (), {}))
+    enter(machine, udev=True)
+    require_guard(machine)
+    counted = race(machine, hot.name, rounds=ROUNDS, tries=TRIES_A_ROUND, last=LAST_NUMBER)
+    (artifacts / "race.txt").write_text(f"{counted}\n")
+    assert counted["tries"] > 30_000
+    assert (counted["wrote"], counted["mounted"]) == (0, 0), counted
+    machine.assert_untouched()

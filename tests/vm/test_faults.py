@@ -16,9 +16,9 @@ from tests.vm.fault_scenes import MIB, SECTOR, SHELL, Operator, destination, noi
 
 SIZE_MIB = 24
 LAST = SIZE_MIB * MIB // SECTOR - 1
-# The first sector and the last, one alone, neighbours, and the two ends of a cluster: of 16 MiB for NVMe, of 1 MiB for
-# a disk that turns. ddrescue reads each failed cluster again sector by sector, so there are few of them.
-NVME_BAD = (0, 9, 1000, 1001, 1002, 32767)
+# The first sector and the last, one alone, neighbours, and the two ends of a cluster: of 4 MiB for NVMe, of 1 MiB for a
+# disk that turns. ddrescue reads each failed cluster again sector by sector, so there are few of them.
+NVME_BAD = (0, 9, 1000, 1001, 1002, 8191)
 SATA_BAD = (0, 77, 1000, 1001, 2047, LAST)
 
 

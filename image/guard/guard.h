@@ -63,7 +63,6 @@ struct guard_disk {
 /* hooks.c */
 struct guard_hook {
 	const char *name;
-	const char *shown;	/* the name, unless a test build asks for another one */
 	enum guard_layer layer;
 	ftrace_func_t judge;
 	void *instead;

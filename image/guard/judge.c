@@ -4,8 +4,10 @@
  * the firmware, the power state or the reservations of a device is not on a list.
  */
 #include <linux/cdrom.h>
+#include <linux/fd.h>
 #include <linux/fs.h>
 #include <linux/hdreg.h>
+#include <linux/loop.h>
 #include <linux/nvme.h>
 #include <linux/nvme_ioctl.h>
 #include <linux/blkpg.h>
@@ -187,6 +189,8 @@ bool guard_block_ioctl_harmless(unsigned int cmd)
 	case CDROM_GET_CAPABILITY: case CDROMMULTISESSION: case CDROMREADTOCHDR: case CDROMREADTOCENTRY:
 	case CDROM_DRIVE_STATUS: case CDROM_DISC_STATUS: case CDROM_MEDIA_CHANGED: case CDROM_LAST_WRITTEN:
 	case DVD_READ_STRUCT:
+	case FDGETFDCSTAT /* libblkid asks each disk whether it is a floppy */:
+	case LOOP_GET_STATUS: case LOOP_GET_STATUS64:
 	case NVME_IOCTL_ID: case NVME_IOCTL_RESCAN:
 		return true;
 	}

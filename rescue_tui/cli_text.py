@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from rescue_tui.core.access import GateDecision, Role
 from rescue_tui.core.device import Disk, Health, Partition, Signature
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import RefusedAttempt
 from rescue_tui.core.imaging import ImagingPlan
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.text import human_bytes, human_seconds
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guardview import GuardState, RefusedAttempt
+from rescue_tui.system.guardview import GuardState
 
 DEVICE_HEADS = ("DEVICE", "ROLE", "SIZE", "MODEL", "SERIAL", "CONTENT", "HEALTH")
 JOB_HEADS = ("JOB", "STATE", "DONE", "BAD", "TITLE")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from rescue_tui.core.errors import FormatError
 from rescue_tui.core.text import printable
@@ -30,11 +30,11 @@ class WriteCounters:
 
     def since(self, earlier: WriteCounters) -> WriteCounters:
         """What was added after ``earlier``, a look at the same attachment."""
-        return WriteCounters(
-            self.read_ios - earlier.read_ios, self.read_sectors - earlier.read_sectors,
-            self.write_ios - earlier.write_ios, self.write_sectors - earlier.write_sectors,
-            self.discard_ios - earlier.discard_ios, self.discard_sectors - earlier.discard_sectors,
-            self.flush_ios - earlier.flush_ios)
+        return WriteCounters(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+
+    def plus(self, other: WriteCounters) -> WriteCounters:
+        """Both together."""
+        return WriteCounters(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
 
 def parse_stat(text: str) -> WriteCounters:

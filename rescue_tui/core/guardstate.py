@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from rescue_tui.core.errors import FormatError
 from rescue_tui.core.text import printable
 
+ARMED, PARTIAL, ABSENT, UNKNOWN = "armed", "partial", "absent", "unknown"
 # The kinds of refused attempts that are counted for each disk, in the order in which they are shown.
 DISK_KINDS = ("bio", "discard", "command", "open", "ioctl")
 # What the layers of the module do, by their names there, in one sentence each.
@@ -32,6 +33,36 @@ _DEV = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _OPCODE = re.compile(r"0x[0-9A-Fa-f]{1,16}")
 _HINT = "The kernel module and Stasis are of different versions: take both from one image."
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """One layer of the guard: ``state`` is armed, partial (something is not covered), absent or unknown.
+
+    ``refused`` counts the attempts that the layer refused; None when it does not count.
+    """
+
+    name: str
+    state: str
+    detail: str
+    refused: int | None = None
+
+    @property
+    def armed(self) -> bool:
+        """True when nothing is missing."""
+        return self.state == ARMED
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAttempt:
+    """The last attempt that the kernel refused on a device: when, what, and which process made it."""
+
+    at: str
+    device: str
+    what: str
+    opcode: int
+    pid: int
+    process: str
 
 
 @dataclass(frozen=True, slots=True)

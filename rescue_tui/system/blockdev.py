@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rescue_tui.core.blockstat import WriteCounters, parse_stat
 from rescue_tui.core.errors import DeviceError, SetupError
 
 SYSFS = Path("/sys")
@@ -117,6 +118,19 @@ def all_nodes(sysfs: Path = SYSFS) -> tuple[BlockNode, ...]:
             if node is not None and node.size_bytes > 0:
                 found.append(node)
     return tuple(sorted(found, key=lambda node: node.name))
+
+
+def write_counters(name: str, sysfs: Path = SYSFS) -> WriteCounters:
+    """The kernel's counters of a disk, or of a hidden NVMe path, by its name in sysfs.
+
+    DeviceError when it is gone, FormatError when this kernel counts otherwise. Reads no medium.
+    """
+    try:
+        text = (sysfs / "block" / name / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise DeviceError(f"The kernel's counters of {name} can't be read: {error.strerror}.",
+                          "The disk may be gone.") from error
+    return parse_stat(text)
 
 
 def check_node(node: str, dev: tuple[int, int]) -> None:

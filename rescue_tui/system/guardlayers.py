@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rescue_tui.core.bootpolicy import policy_gaps
 from rescue_tui.core.errors import RescueError
+from rescue_tui.core.guardstate import ABSENT, ARMED, PARTIAL, UNKNOWN, LayerState
 from rescue_tui.core.text import decode, printable
 from rescue_tui.core.tooltext.mountinfo import parse_swaps
 from rescue_tui.system import blockdev
@@ -18,27 +18,8 @@ RULE = Path("/usr/lib/udev/rules.d/00-stasis-readonly.rules")
 OS_RELEASE = Path("/etc/os-release")
 PROC = Path("/proc")
 
-ARMED, PARTIAL, ABSENT, UNKNOWN = "armed", "partial", "absent", "unknown"
 FLAG_LAYER = "udev-flag"
 POLICY_LAYER = "boot-policy"
-
-
-@dataclass(frozen=True, slots=True)
-class LayerState:
-    """One layer of the guard: ``state`` is armed, partial (something is not covered), absent or unknown.
-
-    ``refused`` counts the attempts that the layer refused; None when it does not count.
-    """
-
-    name: str
-    state: str
-    detail: str
-    refused: int | None = None
-
-    @property
-    def armed(self) -> bool:
-        """True when nothing is missing."""
-        return self.state == ARMED
 
 
 class Layer(Protocol):

@@ -12,11 +12,20 @@ from datetime import datetime, timedelta
 
 from rescue_tui.core.access import WriteGrant
 from rescue_tui.core.finding import Finding, Severity
-from rescue_tui.core.guardstate import KernelDisk, KernelGuardState, LastRefusal
+from rescue_tui.core.guardstate import (
+    ABSENT,
+    ARMED,
+    PARTIAL,
+    UNKNOWN,
+    KernelDisk,
+    KernelGuardState,
+    LastRefusal,
+    LayerState,
+    RefusedAttempt,
+)
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.record import rfc3339
 from rescue_tui.system.blockdev import BlockNode
-from rescue_tui.system.guardlayers import ABSENT, ARMED, PARTIAL, UNKNOWN, LayerState
 from rescue_tui.system.kernelguard import KERNEL_LAYER, kernel_layers
 
 Dev = tuple[int, int]
@@ -41,18 +50,6 @@ class ProtectedDevice:
     exempt: bool
     refused: Mapping[str, int] = field(default_factory=dict)
     flush_kept: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedAttempt:
-    """The last attempt that the kernel refused on a device: when, what, and which process made it."""
-
-    at: str
-    device: str
-    what: str
-    opcode: int
-    pid: int
-    process: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,18 @@ import os
 from pathlib import Path
 
 from rescue_tui.core.errors import DeviceError, RescueError, SetupError
-from rescue_tui.core.guardstate import LAYER_WORDS, KernelGuardState, KernelLayer, parse_guard_state
+from rescue_tui.core.guardstate import (
+    ABSENT,
+    ARMED,
+    LAYER_WORDS,
+    PARTIAL,
+    UNKNOWN,
+    KernelGuardState,
+    KernelLayer,
+    LayerState,
+    parse_guard_state,
+)
 from rescue_tui.system.blockdev import BlockNode
-from rescue_tui.system.guardlayers import ABSENT, ARMED, PARTIAL, UNKNOWN, LayerState
 
 KERNEL_LAYER = "kernel-guard"
 DIRECTORY = Path("/proc/stasis_guard")

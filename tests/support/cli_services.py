@@ -21,6 +21,7 @@ from rescue_tui.core.device import (
 )
 from rescue_tui.core.errors import PolicyRefusal, RescueError
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState, RefusedAttempt
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord, JobState, Progress
@@ -29,8 +30,7 @@ from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.verification import CaseVerdict, Tick
 from rescue_tui.services import Services
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guardlayers import LayerState
-from rescue_tui.system.guardview import GuardState, ProtectedDevice, RefusedAttempt
+from rescue_tui.system.guardview import GuardState, ProtectedDevice
 
 MOMENT = datetime(2026, 12, 2, 9, 0, tzinfo=UTC)
 HOSTILE = "S4EV\x1b[2J[/bold]\udcff"

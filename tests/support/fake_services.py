@@ -29,7 +29,7 @@ from rescue_tui.core.device import (
 )
 from rescue_tui.core.errors import FormatError, PolicyRefusal, RescueError, SpaceError
 from rescue_tui.core.finding import Finding, Severity
-from rescue_tui.core.guardstate import parse_guard_state
+from rescue_tui.core.guardstate import LayerState, parse_guard_state
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord, JobState, Progress, check_transition
@@ -40,7 +40,6 @@ from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.blockdev import BlockNode
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guardlayers import LayerState
 from rescue_tui.system.guardview import GuardState, ProtectedDevice, picture
 from rescue_tui.system.journal import JournalEntry
 

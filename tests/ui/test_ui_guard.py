@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rescue_tui.core.finding import Finding, Severity
-from rescue_tui.system.guardlayers import LayerState
+from rescue_tui.core.guardstate import LayerState
 from rescue_tui.system.kernelguard import kernel_layers
 from rescue_tui.ui.widgets.bars import StatusBar
 from tests.support.fake_services import FakeServices

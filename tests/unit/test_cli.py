@@ -20,8 +20,8 @@ import pytest
 from rescue_tui import __main__, cli
 from rescue_tui.core.errors import DeviceError, RescueError, SpaceError
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState
 from rescue_tui.core.job import JobState
-from rescue_tui.system.guardlayers import LayerState
 from tests.support.cli_services import CliServices, job
 from tests.support.source_rules import ROOT
 

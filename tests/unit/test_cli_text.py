@@ -23,11 +23,11 @@ from rescue_tui.cli_text import (
 from rescue_tui.core.access import Access, Role
 from rescue_tui.core.device import SIGNATURES_UNREAD, Health, Signature
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState, RefusedAttempt
 from rescue_tui.core.imaging import ImagingPlan
 from rescue_tui.core.job import JobState, Progress
 from rescue_tui.core.snapshot import Snapshot
-from rescue_tui.system.guardlayers import LayerState
-from rescue_tui.system.guardview import ProtectedDevice, RefusedAttempt
+from rescue_tui.system.guardview import ProtectedDevice
 from tests.support.cli_services import MOMENT, CliServices, job, nvme_disk, usb_disk
 
 SOURCE = Role(Access.SOURCE, "Every disk is a source until it is granted.")

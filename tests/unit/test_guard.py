@@ -11,11 +11,12 @@ import pytest
 
 from rescue_tui.core.access import WriteGrant
 from rescue_tui.core.errors import DeviceError, PolicyRefusal, SetupError
+from rescue_tui.core.guardstate import LayerState
 from rescue_tui.core.record import to_plain
 from rescue_tui.system import blockdev
 from rescue_tui.system.blockdev import BlockNode
 from rescue_tui.system.guard import WriteGuard
-from rescue_tui.system.guardlayers import LayerState, ReadOnlyFlag
+from rescue_tui.system.guardlayers import ReadOnlyFlag
 from rescue_tui.system.guardview import GuardState
 from rescue_tui.system.kernelguard import KernelGuard
 from rescue_tui.system.workspace import Workspace

@@ -14,11 +14,11 @@ import pytest
 from rescue_tui.core.access import WriteGrant
 from rescue_tui.core.errors import DeviceError, FormatError, PolicyRefusal, RescueError, SetupError
 from rescue_tui.core.finding import Severity
-from rescue_tui.core.guardstate import LAYER_WORDS
+from rescue_tui.core.guardstate import LAYER_WORDS, LayerState
 from rescue_tui.core.record import to_plain
 from rescue_tui.system.blockdev import BlockNode
 from rescue_tui.system.guard import WriteGuard
-from rescue_tui.system.guardlayers import BootPolicy, LayerState
+from rescue_tui.system.guardlayers import BootPolicy
 from rescue_tui.system.guardview import GuardState
 from rescue_tui.system.kernelguard import KERNEL_LAYER, KernelGuard, kernel_layers
 from rescue_tui.system.workspace import Workspace

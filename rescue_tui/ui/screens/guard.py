@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from textual.app import ComposeResult
 
-from rescue_tui.system.guardlayers import LayerState
+from rescue_tui.core.guardstate import LayerState
 from rescue_tui.system.guardview import GuardState
 from rescue_tui.ui.describe import Page
 from rescue_tui.ui.guard_words import guard_style, guard_words, refused_attempts

@@ -148,7 +148,8 @@ def check_node(node: str, dev: tuple[int, int]) -> None:
 def set_read_only(node: BlockNode, read_only: bool) -> None:
     """Set or clear the kernel's read-only flag (BLKROSET) of one disk or partition.
 
-    Opens the node for reading only. DeviceError when it is gone or another device, SetupError without the privilege.
+    Opens the node for reading only. DeviceError when it is gone or another device, SetupError without the privilege,
+    or when the kernel's write guard refuses to clear the flag of a disk that is not granted.
     """
     check_node(node.node, node.dev)
     try:
@@ -165,7 +166,7 @@ def set_read_only(node: BlockNode, read_only: bool) -> None:
         fcntl.ioctl(descriptor, _BLKROSET, struct.pack("i", int(read_only)))
     except PermissionError as error:
         raise SetupError(f"The read-only flag of {node.node} can't be changed: {error.strerror}.",
-                         "Run as root.") from error
+                         "Run as root; the kernel's write guard lets it be cleared on a granted disk only.") from error
     except OSError as error:
         raise DeviceError(f"The read-only flag of {node.node} can't be changed: {error.strerror}.",
                           "The device may be failing or gone.") from error

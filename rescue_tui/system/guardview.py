@@ -31,6 +31,8 @@ from rescue_tui.system.kernelguard import KERNEL_LAYER, kernel_layers
 Dev = tuple[int, int]
 # Drivers whose disks keep nothing by themselves: their writes end on a real disk, or in memory.
 _ENDS_ELSEWHERE = re.compile(r"^(?:loop|ram|zram|dm-|md|zd)\d")
+# A path of an NVMe multipath disk has no device number: it can't be opened, and is judged by the disk it leads to.
+_HIDDEN = (0, 0)
 # What these refuse is no attempt to write to a disk.
 _NO_WRITES = frozenset({"lockdown", "modules"})
 
@@ -171,11 +173,13 @@ def _differences(
                           f"{dev[0]}:{dev[1]}, diskseq {grant.generation}")
     on_file = {(dev, grant.generation) for dev, grant in grants.items()}
     for disk in kernel.disks:
+        if disk.dev == _HIDDEN:
+            continue
         if disk.granted and (disk.dev, disk.diskseq) not in on_file:
             yield Finding(Severity.ERROR, "grant-unknown",
                           f"/dev/{disk.name} may be written and Stasis did not grant it. Unplug it, or restart.",
                           _place(disk))
-        elif not disk.protected and not disk.granted and _ENDS_ELSEWHERE.match(disk.name) is None:
+        if not disk.protected and not disk.granted and _ENDS_ELSEWHERE.match(disk.name) is None:
             yield Finding(Severity.ERROR, "unguarded", f"The kernel module does not protect /dev/{disk.name}.",
                           _place(disk))
     listed = {(disk.dev, disk.diskseq) for disk in kernel.disks}

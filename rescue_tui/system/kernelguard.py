@@ -27,7 +27,7 @@ from rescue_tui.system.blockdev import BlockNode
 KERNEL_LAYER = "kernel-guard"
 DIRECTORY = Path("/proc/stasis_guard")
 _NOT_LOADED = ("The kernel module stasis_guard is not loaded: raw commands and writers inside the kernel are not "
-               "refused. The other layers hold.")
+               "refused. What is armed holds.")
 
 
 class KernelGuard:

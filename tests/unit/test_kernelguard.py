@@ -157,6 +157,12 @@ def test_a_grant_that_only_the_kernel_knows_is_told(bench: Bench) -> None:
     assert bench.guard.state().level == "partial"
 
 
+def test_a_hidden_path_is_judged_by_its_disk(bench: Bench) -> None:
+    bench.kernel.lines = (disk_line("0:0", 9, "nvme0c0n1", granted=1, read_only=0),)
+    bench.kernel.show()
+    assert bench.codes() == []
+
+
 def test_a_disk_that_the_module_leaves_alone_is_told_and_needs_no_grant_there(bench: Bench) -> None:
     bench.kernel.show(protected=0)
     assert bench.codes() == ["unguarded"]

@@ -14,11 +14,13 @@ from pathlib import Path
 from rescue_tui import __version__
 from rescue_tui.cli_args import parse, verb_of, wants_json
 from rescue_tui.cli_documents import (
+    NO_GUARD,
     UNKNOWN_GUARD,
     UNKNOWN_ROLE,
     devices_document,
     gate_fields,
     guard_document,
+    guard_status,
     guard_words,
     image_document,
     job_fields,
@@ -210,9 +212,12 @@ async def gather_health(ask: Callable[[Disk], Awaitable[Health]], disks: Sequenc
 
 async def _guard(services: Services, _arguments: argparse.Namespace, output: Output) -> ExitStatus:
     state = services.guard_state()
+    status = guard_status(state)
     output.document(guard_document(state))
-    output.lines(guard_lines(state))
-    return ExitStatus.GOOD
+    output.marked(guard_lines(state))
+    if status is ExitStatus.SETUP:
+        output.say(str(NO_GUARD))
+    return status
 
 
 # destination ---------------------------------------------------------------------------------------------------------

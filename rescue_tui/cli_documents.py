@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rescue_tui.core.access import Access, GateDecision, Role
 from rescue_tui.core.device import Disk, Health, Partition
-from rescue_tui.core.errors import ExitStatus, RescueError
+from rescue_tui.core.errors import ExitStatus, RescueError, SetupError
 from rescue_tui.core.finding import Finding
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import ImagingPlan
@@ -19,10 +19,12 @@ from rescue_tui.core.job import JobRecord
 from rescue_tui.core.record import Plain, document, to_plain
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable_lines
-from rescue_tui.system.guard import GuardState
+from rescue_tui.system.guardview import GuardState
 
 Document = dict[str, Plain]
 UNKNOWN_GUARD = "unknown"
+NO_GUARD = SetupError("There is no write guard here: this is not the Stasis image.",
+                      "Boot the image. Stasis itself writes to granted disks only; nothing keeps others from it.")
 UNKNOWN_ROLE = Role(Access.SOURCE, "Every disk is a source until it is granted.")
 
 
@@ -95,10 +97,24 @@ def guard_words(state: GuardState) -> Mapping[str, str]:
             else "exempt" if device.exempt else "open" for device in state.devices}
 
 
+def guard_status(state: GuardState) -> ExitStatus:
+    """0 when every layer is armed and no device is open, 4 where there is no guard at all, else 1."""
+    if state.nowhere:
+        return ExitStatus.SETUP
+    return ExitStatus.GOOD if state.armed else ExitStatus.DAMAGE
+
+
 def guard_document(state: GuardState) -> Document:
-    """Layers, devices, grants and refused attempts; `WriteGrant.to_plain` keeps a grant's token out."""
-    return document("guard", armed=state.armed, protected=state.protected, refused=state.refused,
-                    layers=state.layers, devices=state.devices, grants=state.grants, findings=state.findings)
+    """Layers, devices, grants and refused attempts; `WriteGrant.to_plain` keeps a grant's token out.
+
+    Off the image it is an error as well, with all that could be seen beside it.
+    """
+    fields = to_plain(state)
+    assert isinstance(fields, dict)
+    status = guard_status(state)
+    if status is not ExitStatus.SETUP:
+        return document("guard", **fields, exit=status)
+    return {**error_document("guard", NO_GUARD), **fields, "exit": int(status)}
 
 
 def gate_fields(disk: Disk, decision: GateDecision) -> Document:

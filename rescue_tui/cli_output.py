@@ -51,6 +51,15 @@ class Output:
         for text in texts:
             self.line(text)
 
+    def marked(self, lines: Iterable[tuple[str, bool]]) -> None:
+        """Print lines of the answer, those that are marked in red on a terminal (which the words say too)."""
+        for text, alarming in lines:
+            if alarming and self.on_terminal and not self.as_json:
+                Console(file=self.stdout, highlight=False, soft_wrap=True).print(
+                    Text(printable(text, None), style="bold red"))
+            else:
+                self.line(text)
+
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
         """Print a table; columns named in ``right`` are aligned right. Nothing in JSON mode or without rows."""
         if self.as_json or not rows:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rescue_tui.core.access import GateDecision, Role
 from rescue_tui.core.device import Disk, Health, Partition, Signature
-from rescue_tui.core.finding import Finding
+from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import RefusedAttempt
 from rescue_tui.core.imaging import ImagingPlan
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.text import human_bytes, human_seconds
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guard import GuardState
+from rescue_tui.system.guardview import GuardState
 
 DEVICE_HEADS = ("DEVICE", "ROLE", "SIZE", "MODEL", "SERIAL", "CONTENT", "HEALTH")
 JOB_HEADS = ("JOB", "STATE", "DONE", "BAD", "TITLE")
 GRANTED_HEADS = ("GRANTED", "SERIAL", "MOUNTED AT", "FREE", "PROBLEM")
+GUARD_WORDS = {"armed": "armed", "partial": "PARTIAL: something is not as it must be, see below",
+               "absent": "ABSENT: the kernel does not refuse every write"}
 _MODEL_CHARACTERS = 24
 
 
@@ -142,16 +145,37 @@ def granted_row(state: DestinationState) -> tuple[str, ...]:
     return state.node, state.serial or "-", state.mount_point or "-", free, problem
 
 
-def guard_lines(state: GuardState) -> list[str]:
-    """The guard in a few lines: layers, how many are protected, grants, what is open."""
+def guard_lines(state: GuardState) -> list[tuple[str, bool]]:
+    """The guard for people, a line and whether it is alarming: layers, counters, grants, last attempts, findings."""
+    width = max((len(layer.name) for layer in state.layers), default=0)
+    lines = [(f"guard      {GUARD_WORDS[state.level]}", not state.armed)]
+    lines += [(f"layer      {layer.name:<{width}}  {layer.state.upper() if not layer.armed else layer.state}  "
+               f"{'' if layer.refused is None else f'refused {layer.refused}. '}{layer.detail}".rstrip(),
+               not layer.armed) for layer in state.layers]
     refused = "not counted" if state.refused is None else str(state.refused)
-    lines = [f"guard      {'armed' if state.armed else 'NOT ARMED'}"]
-    lines += [f"layer      {layer.name}: {layer.state}. {layer.detail}".rstrip() for layer in state.layers]
-    lines += [f"protected  {state.protected} of {len(state.devices)} disks and partitions are read-only",
-              f"refused    {refused}"]
-    lines += [f"granted    {grant.node}  serial {grant.serial or '-'}  since {grant.granted_at}"
+    lines += [(f"protected  {state.protected} of {len(state.devices)} disks and partitions are read-only", False),
+              (f"refused    {refused}{kind_words(state.refused_by_kind, '; attached disks: ')}", False)]
+    lines += [(f"counted    {device.node}{kind_words(device.refused, ': ')}"
+               f"{f'; {device.flush_kept} flushes kept back' if device.flush_kept else ''}", False)
+              for device in state.devices if any(device.refused.values()) or device.flush_kept]
+    lines += [(f"granted    {grant.node}  serial {grant.serial or '-'}  since {grant.granted_at}"
+               f"{'  VOID' if grant.device_id in state.void else ''}", grant.device_id in state.void)
               for grant in state.grants]
-    return lines + [f"finding    {finding_words(finding)}" for finding in state.findings]
+    lines += [(f"last       {attempt_words(attempt)}", False) for attempt in state.last]
+    return lines + [(f"finding    {finding_words(finding)}", finding.severity is Severity.ERROR)
+                    for finding in state.findings]
+
+
+def kind_words(counts: Mapping[str, int], before: str) -> str:
+    """``: bio 3, ioctl 1`` without the kinds of which there was none; empty when there was none at all."""
+    words = ", ".join(f"{kind} {count}" for kind, count in counts.items() if count)
+    return f"{before}{words}" if words else ""
+
+
+def attempt_words(attempt: RefusedAttempt) -> str:
+    """When, on what, what, by whom."""
+    return (f"{attempt.at}  {attempt.device}  {attempt.what} 0x{attempt.opcode:02x} by {attempt.process} "
+            f"(process {attempt.pid})")
 
 
 def plan_lines(plan: ImagingPlan) -> list[str]:

@@ -24,7 +24,8 @@ from rescue_tui.jobs.manager import JobManager
 from rescue_tui.jobs.reporting import rebuild_report
 from rescue_tui.jobs.verification import CaseVerdict, Tick, verify_case
 from rescue_tui.system.destination import Destinations, DestinationState
-from rescue_tui.system.guard import GuardState, WriteGuard
+from rescue_tui.system.guard import WriteGuard
+from rescue_tui.system.guardview import GuardState
 from rescue_tui.system.inventory import PATIENCE_SECONDS, Inventory
 from rescue_tui.system.journal import Journal, JournalEntry
 from rescue_tui.system.mounts import MountedImage, Mounts
@@ -41,7 +42,7 @@ class Services:
         """Patient by default: a verb that runs once waits for slow disks; see `be_prompt`."""
         self.workspace = workspace or Workspace.default()
         self.journal = Journal(self.workspace.journal_path)
-        self.guard = WriteGuard(self.workspace)
+        self.guard = WriteGuard(self.workspace, record=self.journal.append)
         self.runner = Runner(self.guard.redeem)
         self.inventory = Inventory(self.runner, patience_seconds=ONE_SHOT_PATIENCE_SECONDS)
         self.destinations = Destinations(self.runner, self.guard, self.journal, self.workspace)

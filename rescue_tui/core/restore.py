@@ -47,7 +47,8 @@ def _restore(kind: Any, plain: Any) -> Any:
     if origin in (dict, Mapping):
         if not isinstance(plain, dict):
             raise TypeError(f"an object was expected, not {type(plain).__name__}")
-        return dict(plain)
+        keyed = get_args(kind)
+        return {key: _restore(keyed[1], value) for key, value in plain.items()} if keyed else dict(plain)
     if dataclasses.is_dataclass(kind):
         return _restore_dataclass(kind, plain)
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -1,22 +1,34 @@
-"""What is noted about a source beside its image: identity, partition table, health, kernel log, versions."""
+"""What is noted about a source beside its image: identity, partition table, health, guard, kernel log."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from datetime import datetime
-from pathlib import PurePath
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
 from typing import Protocol
 
 from rescue_tui import __version__
 from rescue_tui.core.device import Disk, Health
-from rescue_tui.core.errors import RescueError
+from rescue_tui.core.errors import FormatError, RescueError
+from rescue_tui.core.guardrecord import GuardLook, GuardRecord, NamedCounters
+from rescue_tui.core.guardstate import UNKNOWN
 from rescue_tui.core.record import rfc3339
+from rescue_tui.core.restore import restore
 from rescue_tui.core.text import printable, printable_lines
-from rescue_tui.jobs.casefolder import SourceFolder, to_json
+from rescue_tui.jobs.casefolder import SourceFolder, read_json, to_json
+from rescue_tui.system import blockdev
 from rescue_tui.system.durable import read_or_none
+from rescue_tui.system.guardview import GuardState
 from rescue_tui.system.runner import Runner
 from rescue_tui.system.tools import ddrescue, dmesg, sfdisk
+
+GUARD_FILE = "guard.json"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# The kernel makes a buffer as large as what is asked for, and refuses a huge one.
+_BOOT_ID_BYTES = 64
 
 
 class HealthSource(Protocol):
@@ -28,6 +40,14 @@ class HealthSource(Protocol):
 
     async def raw_health(self, disk: Disk) -> Mapping[str, bytes]:
         """The raw output of each tool, by file name (``smart.json``)."""
+        ...
+
+
+class GuardSource(Protocol):
+    """Who knows the write guard (system.guard)."""
+
+    def state(self) -> GuardState:
+        """The guard now."""
         ...
 
 
@@ -61,6 +81,42 @@ async def note_health(source: HealthSource, folder: SourceFolder, disk: Disk, wh
         plain = PurePath(name)
         folder.write(f"{plain.stem}-{when}{plain.suffix}", content)
     return health
+
+
+def note_guard(source: GuardSource, folder: SourceFolder, disk: Disk, when: str) -> GuardLook:
+    """Add a look at the write guard, and at the kernel's counters of the source, to guard.json. Reads no medium."""
+    look = look_at_guard(source, disk, when)
+    try:
+        earlier = restore(GuardRecord, read_json(folder.file(GUARD_FILE))).looks
+    except FormatError:  # the first look, or a file that a power cut tore
+        earlier = ()
+    folder.write(GUARD_FILE, to_json(GuardRecord((*earlier, look))))
+    return look
+
+
+def look_at_guard(source: GuardSource, disk: Disk, when: str) -> GuardLook:
+    """The guard now, as far as it can be read."""
+    boot_id = (read_or_none(BOOT_ID, _BOOT_ID_BYTES) or b"").decode("ascii", "replace").strip()
+    first = GuardLook(when, rfc3339(datetime.now(UTC)), boot_id, disk.generation, UNKNOWN,
+                      counters=tuple(_counters(disk)))
+    try:
+        state = source.state()
+    except RescueError as error:
+        return replace(first, problem=str(error))
+    mine = next((device for device in state.devices if device.node == disk.node), None)
+    return replace(
+        first, level=state.level, layers=state.layers, refused=state.refused, refused_by_kind=state.refused_by_kind,
+        refused_on_source=mine.refused if mine is not None else {},
+        flushes_kept_back=mine.flush_kept if mine is not None else 0, last_refused=state.last,
+        findings=state.findings)
+
+
+def _counters(disk: Disk) -> Iterator[NamedCounters]:
+    paths = disk.namespace.paths if disk.namespace is not None else ()
+    for name in (disk.node.removeprefix("/dev/").replace("/", "!"), *paths):
+        # Not every kernel shows a hidden path by itself; the disk as a whole counts for all of them.
+        with suppress(RescueError):
+            yield NamedCounters(name, blockdev.write_counters(name))
 
 
 async def note_kernel_log(runner: Runner, folder: SourceFolder, since: datetime) -> None:

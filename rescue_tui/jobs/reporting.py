@@ -16,12 +16,14 @@ import jinja2
 from rescue_tui import __version__
 from rescue_tui.core.device import Disk, Health
 from rescue_tui.core.errors import FormatError, RescueError, SetupError, UsageError
+from rescue_tui.core.guardrecord import GuardRecord, guard_sentences
 from rescue_tui.core.job import JobRecord
 from rescue_tui.core.mapfile import WORST_FIRST, Mapfile, Status
 from rescue_tui.core.record import Plain, to_plain
 from rescue_tui.core.restore import restore
 from rescue_tui.core.text import human_bytes, printable
 from rescue_tui.jobs.casefolder import MANIFEST, CaseFolder, SourceFolder, read_json, small_hash, to_json
+from rescue_tui.jobs.evidence import GUARD_FILE
 from rescue_tui.system.durable import replace_file
 from rescue_tui.system.journal import JournalEntry
 from rescue_tui.system.runner import Runner
@@ -118,6 +120,7 @@ def _source(folder: SourceFolder) -> dict[str, object]:
         "verdict_words": verdict_words(result),
         "health": {when: _health(_restored(Health, folder.file(f"health-{when}.json")))
                    for when in ("before", "after")},
+        "guard": _guard(_restored(GuardRecord, folder.file(GUARD_FILE))),
         "map": _map(mapfile) if mapfile is not None else None,
         "partition_table": "partition-table.json" if folder.file("partition-table.json").is_file() else "",
     }
@@ -170,6 +173,15 @@ def _health(health: Health | None) -> dict[str, object]:
     return {"words": words,
             "values": {name: value for name, value in values.items() if name not in ("findings", "errors")},
             "findings": [finding.summary for finding in health.findings]}
+
+
+def _guard(record: GuardRecord | None) -> dict[str, object]:
+    """The guard at the first and the last look, what the kernel counted between, and the same in words."""
+    if record is None or not record.looks:
+        return {"words": ["The write guard was not noted."], "start": None, "end": None, "added": []}
+    return {"words": list(guard_sentences(record)), "armed": record.armed, "written": record.written,
+            "looks": len(record.looks), "start": record.looks[0], "end": record.looks[-1],
+            "added": list(record.added_during())}
 
 
 def _map(mapfile: Mapfile) -> dict[str, object]:

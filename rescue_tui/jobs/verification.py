@@ -9,7 +9,9 @@ from pathlib import Path
 
 from rescue_tui.core.errors import ExitStatus, FormatError, RescueError, UsageError
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardrecord import GuardRecord
 from rescue_tui.core.mapfile import Status
+from rescue_tui.core.restore import restore
 from rescue_tui.core.text import human_bytes, printable
 from rescue_tui.jobs.casefolder import (
     MANIFEST,
@@ -19,6 +21,7 @@ from rescue_tui.jobs.casefolder import (
     files_below,
     read_json,
 )
+from rescue_tui.jobs.evidence import GUARD_FILE
 from rescue_tui.jobs.hashing import sha256_of
 from rescue_tui.system.journal import Journal
 from rescue_tui.system.runner import Runner
@@ -153,6 +156,22 @@ def _check_against_report(folder: CaseFolder) -> list[Finding]:
     return []
 
 
+def _check_guard(source: SourceFolder, name: str) -> list[Finding]:
+    """What the kernel counted while the source was copied; cases from before the guard have no such file."""
+    if not source.file(GUARD_FILE).is_file():
+        return []
+    try:
+        record = restore(GuardRecord, read_json(source.file(GUARD_FILE)))
+    except FormatError as error:
+        return [_error("guard-record-damaged", f"{name}: {error.summary}")]
+    if not record.written:
+        return []
+    sums = ", ".join(f"{each.name}: {each.counters.write_ios} writes, {each.counters.discard_ios} discards"
+                     for each in record.added_during() if each.counters.changing_ios)
+    return [Finding(Severity.WARNING, "source-written",
+                    f"{name}: the kernel counted writes to the source while it was copied.", printable(sums))]
+
+
 def _check_source(source: SourceFolder) -> list[Finding]:
     name = printable(source.path.name)
     try:
@@ -165,7 +184,7 @@ def _check_source(source: SourceFolder) -> list[Finding]:
         return [_error("mapfile-damaged", f"{name}: {error.summary}")] if finished else []
     except (OSError, RescueError) as error:
         return [_error("unreadable", f"{name}: {error}")]
-    found: list[Finding] = []
+    found: list[Finding] = _check_guard(source, name)
     if (result.get("rescued_bytes"), result.get("bad_bytes")) != (mapfile.rescued_bytes, mapfile.bad_bytes):
         found.append(_error("figures-differ", f"The figures in result.json of {name} are not those of its mapfile."))
     bad = mapfile.areas_with(Status.BAD_SECTOR)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rescue_tui.core.command import Command
 from rescue_tui.core.errors import DeviceError, ExitStatus, RescueError, SpaceError
+from rescue_tui.core.guardrecord import END, START
 from rescue_tui.core.imaging import Binding
 from rescue_tui.core.job import JobState, Progress, check_transition
 from rescue_tui.core.mapfile import Mapfile, Status
@@ -34,6 +35,7 @@ from rescue_tui.jobs.jobfiles import JobFiles, Wish
 from rescue_tui.jobs.reporting import rebuild_report
 from rescue_tui.system.attachment import Attachment
 from rescue_tui.system.durable import replace_file, sync_directory
+from rescue_tui.system.guard import WriteGuard
 from rescue_tui.system.inventory import Inventory
 from rescue_tui.system.journal import Journal
 from rescue_tui.system.runner import Runner
@@ -45,17 +47,22 @@ _TRACEBACK_LINES = 40
 
 def main(job_dir: Path) -> int:
     """Do the job in ``job_dir``; the exit status of the job."""
-    runner = Runner()
-    session = Journal(Workspace(job_dir.parent.parent).journal_path)
-    return asyncio.run(ImagingWorker(runner, Inventory(runner), JobFiles(job_dir), session).run())
+    runner, workspace = Runner(), Workspace(job_dir.parent.parent)
+    worker = ImagingWorker(runner, Inventory(runner), WriteGuard(workspace), JobFiles(job_dir),
+                           Journal(workspace.journal_path))
+    return asyncio.run(worker.run())
 
 
 class ImagingWorker:
     """One imaging job from its plan to its report."""
 
-    def __init__(self, runner: Runner, health: evidence.HealthSource, files: JobFiles, session: Journal) -> None:
+    def __init__(
+        self, runner: Runner, health: evidence.HealthSource, guard: evidence.GuardSource, files: JobFiles,
+        session: Journal,
+    ) -> None:
         self._runner = runner
         self._health = health
+        self._guard = guard
         self._files = files
         self._session = session
         self._plan = files.plan()
@@ -94,6 +101,10 @@ class ImagingWorker:
         with self._folder.exclusively():
             await self._begin()
             outcome = await self._copy()
+            if outcome.end is not CopyEnd.FINISHED:
+                # The destination may be what ended the copy: that is told in the words of the outcome, not in ours.
+                with suppress(OSError, RescueError):
+                    self._note_guard(END)
             if outcome.end is CopyEnd.FINISHED:
                 self._name_complete()
                 await self._finish(outcome, self._folder.image, complete=True)
@@ -125,6 +136,7 @@ class ImagingWorker:
             Binding(plan.source, plan.size_bytes, plan.sector_bytes, plan.source_serial)))
         folder.write("plan.json", to_json(plan))
         self._copy_record_to_case()
+        self._note_guard(START)
         if plan.resume or folder.partial_image.exists():
             self._take_up()
         first_time = not folder.file("identity.json").exists()
@@ -199,6 +211,7 @@ class ImagingWorker:
         self._note("image.hashed", sha256=digest, size_bytes=image.stat().st_size)
         self._progress(replace(self._record.progress, phase="collecting", message=""))
         await evidence.note_health(self._health, folder, plan.disk, "after")
+        self._note_guard(END)
         await evidence.note_kernel_log(self._runner, folder, self._began)
         result = self._result(outcome, image, digest, complete=complete)
         result["tools"] = await evidence.versions(self._runner)
@@ -253,6 +266,14 @@ class ImagingWorker:
             "copy_seconds": round(self._copy_seconds, 3), "hash_seconds": round(self._hash_seconds, 3),
             "commands": list(self._record.commands),
         }
+
+    def _note_guard(self, when: str) -> None:
+        assert self._plan.disk is not None
+        look = evidence.note_guard(self._guard, self._folder, self._plan.disk, when)
+        self._note("guard.look", when=when, level=look.level, refused=look.refused,
+                   refused_on_source=sum(look.refused_on_source.values()),
+                   writes_since_attached=max((each.counters.changing_ios for each in look.counters), default=None),
+                   problem=look.problem)
 
     # the state -----------------------------------------------------------------------------------------------------
     def _wish(self) -> Wish:

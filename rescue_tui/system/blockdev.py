@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rescue_tui.core.blockstat import WriteCounters, parse_stat
 from rescue_tui.core.errors import DeviceError, SetupError
 
 SYSFS = Path("/sys")
@@ -119,6 +120,19 @@ def all_nodes(sysfs: Path = SYSFS) -> tuple[BlockNode, ...]:
     return tuple(sorted(found, key=lambda node: node.name))
 
 
+def write_counters(name: str, sysfs: Path = SYSFS) -> WriteCounters:
+    """The kernel's counters of a disk, or of a hidden NVMe path, by its name in sysfs.
+
+    DeviceError when it is gone, FormatError when this kernel counts otherwise. Reads no medium.
+    """
+    try:
+        text = (sysfs / "block" / name / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise DeviceError(f"The kernel's counters of {name} can't be read: {error.strerror}.",
+                          "The disk may be gone.") from error
+    return parse_stat(text)
+
+
 def check_node(node: str, dev: tuple[int, int]) -> None:
     """DeviceError unless the path ``node`` is the block device ``dev`` now."""
     try:
@@ -134,7 +148,8 @@ def check_node(node: str, dev: tuple[int, int]) -> None:
 def set_read_only(node: BlockNode, read_only: bool) -> None:
     """Set or clear the kernel's read-only flag (BLKROSET) of one disk or partition.
 
-    Opens the node for reading only. DeviceError when it is gone or another device, SetupError without the privilege.
+    Opens the node for reading only. DeviceError when it is gone or another device, SetupError without the privilege,
+    or when the kernel's write guard refuses to clear the flag of a disk that is not granted.
     """
     check_node(node.node, node.dev)
     try:
@@ -151,7 +166,7 @@ def set_read_only(node: BlockNode, read_only: bool) -> None:
         fcntl.ioctl(descriptor, _BLKROSET, struct.pack("i", int(read_only)))
     except PermissionError as error:
         raise SetupError(f"The read-only flag of {node.node} can't be changed: {error.strerror}.",
-                         "Run as root.") from error
+                         "Run as root; the kernel's write guard lets it be cleared on a granted disk only.") from error
     except OSError as error:
         raise DeviceError(f"The read-only flag of {node.node} can't be changed: {error.strerror}.",
                           "The device may be failing or gone.") from error

@@ -44,7 +44,9 @@ from rescue_tui.system.tools import mount as mount_tool
 from rescue_tui.system.workspace import Workspace
 
 _PATIENCE_SECONDS = 5.0
+_CLOSE_SECONDS = 120.0
 _GLANCE_SECONDS = 0.05
+_VOID = "Its grant is void: the kernel's write guard does not know it. Release it, then grant it again."
 
 
 class JournalSink(Protocol):
@@ -265,7 +267,8 @@ class Destinations:
             for node in nodes:
                 await self._runner.run(mount_tool.flush(node.node))
         finally:
-            self._guard.revoke(grant)
+            # The kernel flushes once more before it closes the disk, which a failing one can make long.
+            await within(_CLOSE_SECONDS, disk.node, lambda: self._guard.revoke(grant))
             self._ledger.drop(disk.id)
         still_open = [node.node for node in blockdev.nodes_of(dev) if not node.read_only]
         if still_open:
@@ -301,13 +304,17 @@ class Destinations:
         """Granted disks, and pulled ones that were mounted. Waits for no disk longer than a blink, raises for none."""
         grants = self._guard.grants()
         records = {record.device_id: record for record in self._ledger.destinations()}
+        void = self._guard.void()
         found = []
         for device_id, grant in grants.items():
             record = records.get(device_id)
+            broken = _VOID if device_id in void else ""
             if record is None or record.generation != grant.generation or mounted_at(record.mount_point) is None:
-                found.append(DestinationState(device_id, grant.serial, grant.node, "", None, grant.granted_at))
+                found.append(DestinationState(device_id, grant.serial, grant.node, "", None, grant.granted_at,
+                                              problem=broken))
             else:
                 space, problem = self._glance(record)
+                problem = broken or problem
                 found.append(DestinationState(device_id, grant.serial, record.node, record.mount_point, space,
                                               grant.granted_at, True, problem))
         found += [

@@ -1,8 +1,9 @@
 """The only module that grants a write. Every other module gets a `WriteGrant` from here or can't write at all.
 
 A grant is a set of files ``grants/<major>:<minor>.<diskseq>`` (the disk and each partition), so the TUI, the command
-line and the jobs share it, and the udev rule leaves exactly those nodes writable. What enforces it is a list of layers;
-today the kernel's read-only flag, and whatever implements `Layer` slots in beside it.
+line and the jobs share it, and the udev rule leaves exactly those nodes writable. What enforces it is the kernel
+module, which must know the grant too, and the layers beside it. To open a disk the kernel is told first, since it lets
+the read-only flag of no other disk be cleared; to close one it is told last, so that what is under way can be flushed.
 """
 
 from __future__ import annotations
@@ -12,133 +13,44 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from rescue_tui.core.access import WriteGrant
 from rescue_tui.core.device import Disk
 from rescue_tui.core.errors import DeviceError, PolicyRefusal, RescueError, SetupError
-from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import KernelGuardState
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.record import rfc3339
 from rescue_tui.core.text import printable
 from rescue_tui.system import blockdev
 from rescue_tui.system.blockdev import BlockNode
 from rescue_tui.system.durable import replace_file
+from rescue_tui.system.guardlayers import BootPolicy, Layer, ReadOnlyFlag
+from rescue_tui.system.guardview import GuardState, in_force, picture, unprotected
+from rescue_tui.system.kernelguard import KernelGuard
 from rescue_tui.system.workspace import Workspace
 
-RULE = Path("/usr/lib/udev/rules.d/00-stasis-readonly.rules")
-
-
-@dataclass(frozen=True, slots=True)
-class LayerState:
-    """One layer of the guard: ``state`` is armed, partial (some device is not covered) or absent.
-
-    ``refused`` counts the write attempts that the layer refused; None when it does not count, and ``detail`` says so.
-    """
-
-    name: str
-    state: str
-    detail: str
-    refused: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProtectedDevice:
-    """A disk or partition and whether it can be written now; ``granted`` and ``exempt`` say why it may be."""
-
-    node: str
-    dev: str
-    read_only: bool
-    granted: bool
-    exempt: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GuardState:
-    """What protects, what is protected, what is granted. ``refused`` is None while no layer counts attempts."""
-
-    layers: tuple[LayerState, ...]
-    devices: tuple[ProtectedDevice, ...]
-    grants: tuple[WriteGrant, ...]
-    findings: tuple[Finding, ...]
-
-    @property
-    def armed(self) -> bool:
-        """True when at least one layer is armed and no device is left open."""
-        return any(layer.state == "armed" for layer in self.layers) and not self.findings
-
-    @property
-    def protected(self) -> int:
-        """How many disks and partitions are read-only now."""
-        return sum(device.read_only for device in self.devices)
-
-    @property
-    def refused(self) -> int | None:
-        """Refused write attempts, from every layer that counts them."""
-        counts = [layer.refused for layer in self.layers if layer.refused is not None]
-        return sum(counts) if counts else None
-
-    def to_plain(self) -> dict[str, object]:
-        """The fields and what follows from them."""
-        return {"armed": self.armed, "layers": list(self.layers), "protected": self.protected, "refused": self.refused,
-                "devices": list(self.devices), "grants": list(self.grants), "findings": list(self.findings)}
-
-
-class Layer(Protocol):
-    """One mechanism that refuses writes. Every call is idempotent; errors are RescueErrors."""
-
-    def open(self, nodes: Sequence[BlockNode]) -> None:
-        """Let these nodes, a disk and its partitions, be written."""
-
-    def close(self, nodes: Sequence[BlockNode]) -> None:
-        """Refuse writes to these nodes again."""
-
-    def state(self, unprotected: Sequence[BlockNode]) -> LayerState:
-        """How the layer stands; ``unprotected`` are nodes without grant or exemption whose flag is clear."""
-
-
-class ReadOnlyFlag:
-    """The kernel's read-only flag, set by udev at every add and change, cleared and set here for grants."""
-
-    def __init__(self, rule: Path = RULE) -> None:
-        self._rule = rule
-
-    def open(self, nodes: Sequence[BlockNode]) -> None:
-        """Clear the flag where it is set."""
-        for node in nodes:
-            if node.read_only:
-                blockdev.set_read_only(node, False)
-
-    def close(self, nodes: Sequence[BlockNode]) -> None:
-        """Set the flag, the disk's first: it covers its partitions."""
-        for node in nodes:
-            blockdev.set_read_only(node, True)
-
-    def state(self, unprotected: Sequence[BlockNode]) -> LayerState:
-        """Armed when the udev rule is installed and no device is left open."""
-        counting = "Refused attempts are not counted by this layer."
-        if not self._rule.exists():
-            return LayerState("read-only flag", "absent",
-                              f"The udev rule {self._rule.name} is not installed: this is not the Stasis image.")
-        if unprotected:
-            return LayerState("read-only flag", "partial", f"{len(unprotected)} nodes are open. {counting}")
-        return LayerState("read-only flag", "armed", f"Set by udev at every add and change. {counting}")
+Record = Callable[..., object]
 
 
 class WriteGuard:
-    """Grants, redeems and revokes; see the module. ``sysfs`` and ``layers`` differ only in tests."""
+    """Grants, redeems and revokes; see the module. All arguments but the first differ only in tests and jobs.
+
+    ``record`` journals what becomes of grants: an event's name and its details (`Journal.append`).
+    """
 
     def __init__(
-        self, workspace: Workspace, layers: Sequence[Layer] | None = None, sysfs: Path = blockdev.SYSFS,
+        self, workspace: Workspace, layers: Sequence[Layer] | None = None, sysfs: Path = blockdev.SYSFS, *,
+        kernel: KernelGuard | None = None, record: Record | None = None,
     ) -> None:
         self._workspace = workspace
-        self._layers: tuple[Layer, ...] = tuple(layers) if layers is not None else (ReadOnlyFlag(),)
+        self._kernel = kernel or KernelGuard()
+        self._layers: tuple[Layer, ...] = tuple(layers) if layers is not None else (ReadOnlyFlag(), BootPolicy())
         self._sysfs = sysfs
+        self._record = record
 
     # grants ----------------------------------------------------------------------------------------------------------
     def grant(self, disk: Disk) -> WriteGrant:
@@ -154,7 +66,7 @@ class WriteGuard:
             nodes = self._nodes(disk.dev, disk.generation)
             blockdev.check_node(disk.node, disk.dev)
             held = self._load().get(nodes[0].dev)
-            if held is not None and held.device_id == disk.id:
+            if held is not None and held.device_id == disk.id and self._kernel.holds(disk.dev, disk.generation):
                 grant = held
             else:
                 grant = WriteGrant(disk.id, disk.generation, disk.node, disk.serial, rfc3339(datetime.now(UTC)),
@@ -163,11 +75,15 @@ class WriteGuard:
             try:
                 self._open(nodes)
             except RescueError:
-                self._close(disk.dev, disk.generation)
+                self._shut(nodes)
+                self._kernel.close(nodes[0])
+                self._forget(disk.generation)
                 raise
+            self._note("guard.granted", grant=grant, nodes=[node.node for node in nodes], kernel=self._kernel_word())
             return grant
 
     def _open(self, nodes: tuple[BlockNode, ...]) -> None:
+        self._kernel.open(nodes[0])
         for layer in self._layers:
             layer.open(nodes)
         locked = [node.node for node in self._nodes(nodes[0].dev, nodes[0].diskseq) if node.read_only]
@@ -175,10 +91,16 @@ class WriteGuard:
             raise PolicyRefusal(f"{', '.join(locked)} stays read-only: the hardware is write protected.",
                                 "Look for a lock switch on the disk or its case, or use another disk.")
 
+    def _shut(self, nodes: Sequence[BlockNode]) -> None:
+        for layer in reversed(self._layers):
+            layer.close(nodes)
+
     def renew(self, grant: WriteGrant) -> tuple[BlockNode, ...]:
         """Extend a grant to partitions that appeared since; the disk and its partitions, all writable now."""
         with self._locked():
-            nodes = self._nodes(self._dev_of(grant), grant.generation)
+            dev = self._dev_of(grant)
+            nodes = self._nodes(dev, grant.generation)
+            self._check_kernel(grant, dev)
             self._write(grant, nodes)
             self._open(nodes)
             return self._nodes(nodes[0].dev, grant.generation)
@@ -189,23 +111,41 @@ class WriteGuard:
             dev = self._dev_of(grant)
         self._nodes(dev, grant.generation)
         blockdev.check_node(grant.node, dev)
+        self._check_kernel(grant, dev)
+
+    def _check_kernel(self, grant: WriteGrant, dev: tuple[int, int]) -> None:
+        """PolicyRefusal for a grant that lost its other half: it is not made good behind anybody's back."""
+        if not self._kernel.holds(dev, grant.generation):
+            self._note("guard.void", grant=grant)
+            raise PolicyRefusal(f"The grant of {grant.node} is void: the kernel's write guard does not know it.",
+                                "Release the destination, then grant it again.")
 
     def revoke(self, grant: WriteGrant) -> None:
-        """Close the disk and its partitions and forget the grant; fine when the disk is gone or was revoked."""
-        with self._locked():
-            for dev, held in self._load().items():
-                if held.generation == grant.generation and held.device_id == grant.device_id:
-                    self._close(dev, grant.generation)
+        """Close the disk and its partitions and forget the grant; fine when the disk is gone or was revoked.
 
-    def _close(self, dev: tuple[int, int], generation: int) -> None:
-        # The flag first: after a crash in between, a closed disk with a grant is harmless, an open one without is not.
+        May take as long as the disk needs to flush; the lock is free meanwhile, so a disk that hangs holds up no other.
+        """
+        with self._locked():
+            held = [dev for dev, each in self._load().items()
+                    if each.generation == grant.generation and each.device_id == grant.device_id]
+            found = [self._attached(dev, grant.generation) for dev in held]
+            # The flag first: after a crash in between, a closed disk with a grant is harmless, an open one without is
+            # not.
+            for nodes in found:
+                self._shut(nodes)
+        for nodes in found:
+            if nodes:
+                self._kernel.close(nodes[0])
+        if held:
+            with self._locked():
+                self._forget(grant.generation)
+            self._note("guard.revoked", grant=grant, kernel=self._kernel_word())
+
+    def _attached(self, dev: tuple[int, int], generation: int) -> tuple[BlockNode, ...]:
         try:
-            nodes = self._nodes(dev, generation)
+            return self._nodes(dev, generation)
         except DeviceError:
-            nodes = ()
-        for layer in self._layers if nodes else ():
-            layer.close(nodes)
-        self._forget(generation)
+            return ()
 
     def protect(self, disk: Disk) -> None:
         """Close a disk that has no grant and that the udev rule did not see. DeviceError when it changed."""
@@ -213,31 +153,45 @@ class WriteGuard:
             if disk.dev in self._load():
                 raise PolicyRefusal(f"{disk.node} is granted.", "Release the destination first.")
             nodes = self._nodes(disk.dev, disk.generation)
-            for layer in self._layers:
-                layer.close(nodes)
+            self._shut(nodes)
+            self._kernel.close(nodes[0])
 
     def grants(self) -> Mapping[DeviceId, WriteGrant]:
-        """Every grant in force; those whose disk was unplugged are dropped."""
+        """Every grant on file; those whose disk was unplugged are dropped. A void one is there until its release."""
         with self._locked():
             return {grant.device_id: grant for grant in self._load().values()}
 
+    def void(self) -> frozenset[DeviceId]:
+        """Disks whose grant is on file and not in force in the kernel: nothing more is written to them."""
+        with self._locked():
+            kernel, _problem = self._glance()
+            return frozenset(grant.device_id for dev, grant in self._load().items()
+                             if not in_force(kernel, dev, grant.generation))
+
+    def _note(self, event: str, **detail: object) -> None:
+        if self._record is not None:
+            self._record(event, **detail)
+
+    def _kernel_word(self) -> str:
+        return "absent" if self._kernel.look() is None else "told"
+
     # state -----------------------------------------------------------------------------------------------------------
     def state(self) -> GuardState:
-        """What every layer says, every device's actual flag, and a finding for each that is open without a grant."""
+        """What every layer says, every device's actual flag, the kernel's counters, and a finding for what is wrong."""
         with self._locked():
             grants = self._load()
-            granted = {grant.generation for grant in grants.values()}
+            # Within the lock: a grant that is being made is not half there.
+            kernel, problem = self._glance()
         nodes = blockdev.all_nodes(self._sysfs)
-        devices = tuple(
-            ProtectedDevice(node.node, node.dev_text, node.read_only, node.diskseq in granted, node.exempt)
-            for node in nodes)
-        unprotected = [node for node in nodes
-                       if not node.read_only and not node.exempt and node.diskseq not in granted]
-        findings = tuple(
-            Finding(Severity.ERROR, "unprotected", f"{node.node} could be written: its read-only flag is clear.",
-                    f"{node.dev_text}, diskseq {node.diskseq}") for node in unprotected)
-        return GuardState(tuple(layer.state(unprotected) for layer in self._layers), devices,
-                          tuple(grants.values()), findings)
+        open_nodes = unprotected(nodes, {grant.generation for grant in grants.values()})
+        others = [layer.state(open_nodes) for layer in self._layers]
+        return picture(nodes, grants, kernel, problem, others, datetime.now(UTC))
+
+    def _glance(self) -> tuple[KernelGuardState | None, str]:
+        try:
+            return self._kernel.look(), ""
+        except RescueError as error:
+            return None, str(error)
 
     # files -----------------------------------------------------------------------------------------------------------
     @contextmanager
@@ -279,7 +233,7 @@ class WriteGuard:
                 continue
             dev = int(major), int(minor)
             if not self._is_attached(dev, int(generation)):
-                path.unlink(missing_ok=True)
+                self._drop(path)
                 continue
             with suppress(ValueError, KeyError, OSError):
                 value = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
@@ -288,6 +242,18 @@ class WriteGuard:
                         DeviceId.parse(value["device_id"]), int(value["generation"]), value["node"], value["serial"],
                         value["granted_at"], value["token"])
         return found
+
+    def _drop(self, path: Path) -> None:
+        """Forget a file of a disk that is gone; the kernel's side of the grant died with the disk."""
+        try:
+            content = path.read_bytes()
+            path.unlink()
+        except FileNotFoundError:
+            return  # another process was faster, and told it
+        if b'"token"' in content:
+            # A journal that can't be written must not keep anybody from seeing the guard.
+            with suppress(RescueError):
+                self._note("guard.ended", attachment=path.name, summary="The disk was unplugged, so its grant ended.")
 
     def _is_attached(self, dev: tuple[int, int], generation: int) -> bool:
         try:

@@ -24,7 +24,7 @@ from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guard import GuardState
+from rescue_tui.system.guardview import GuardState
 from rescue_tui.system.journal import JournalEntry
 from rescue_tui.ui.holds import Holds
 from rescue_tui.ui.words import UNKNOWN_ROLE

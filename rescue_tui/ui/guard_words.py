@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from rescue_tui.system.guard import GuardState
-
-# The name that `system.guard.ReadOnlyFlag` gives its layer: a promise of the kernel that root can take back.
-FLAG_LAYER = "read-only flag"
+from rescue_tui.system.guardview import GuardState
 
 
 def guard_words(guard: GuardState) -> str:
-    """``on (12 read-only)`` while the flag alone protects, else ``on (12 locked)``; anything weaker in capitals."""
-    if guard.armed:
-        behind_it = any(layer.state == "armed" and layer.name != FLAG_LAYER for layer in guard.layers)
-        return f"on ({guard.protected} {'locked' if behind_it else 'read-only'})"
-    if guard.findings:
-        return f"{len(guard.findings)} OPEN DEVICES" if len(guard.findings) > 1 else "1 OPEN DEVICE"
-    return "NOT ARMED"
+    """``armed (12 locked)``; anything weaker in capitals: open devices, ``PARTIAL (1 of 11 layers)``, ABSENT."""
+    open_devices = sum(finding.code == "unprotected" for finding in guard.findings)
+    if open_devices:
+        return f"{open_devices} OPEN DEVICES" if open_devices > 1 else "1 OPEN DEVICE"
+    match guard.level:
+        case "armed":
+            return f"armed ({guard.protected} locked)"
+        case "partial":
+            missing = sum(not layer.armed for layer in guard.layers)
+            return f"PARTIAL ({missing} of {len(guard.layers)} layers)" if missing else "PARTIAL (w shows why)"
+    return f"ABSENT ({guard.protected} read-only)" if guard.protected else "ABSENT"
+
+
+def guard_style(guard: GuardState) -> str:
+    """Red for anything but armed; the words say it too."""
+    return "" if guard.armed else "bold red"
 
 
 def refused_attempts(guard: GuardState) -> str:

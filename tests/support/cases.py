@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from rescue_tui.core.device import Disk, Health
+from rescue_tui.core.guardrecord import GuardRecord
 from rescue_tui.core.imaging import Binding
 from rescue_tui.core.job import JobRecord, JobState
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs.casefolder import CaseFolder, SourceFolder, small_hash, to_json
+from rescue_tui.jobs.evidence import GUARD_FILE
 from rescue_tui.jobs.reporting import rebuild_report
 from rescue_tui.system.runner import Runner
 from tests.support.imaging import a_disk
@@ -17,8 +19,9 @@ from tests.support.imaging import a_disk
 IMAGE = bytes(range(256)) * 64
 
 
-async def finished_case(root: Path, disk: Disk | None = None, *, bad_bytes: int = 0) -> SourceFolder:
-    """A case with one image of 16 KiB, the last ``bad_bytes`` of it bad."""
+async def finished_case(root: Path, disk: Disk | None = None, *, bad_bytes: int = 0,
+                        guard: GuardRecord | None = None) -> SourceFolder:
+    """A case with one image of 16 KiB, the last ``bad_bytes`` of it bad, and what was noted of the guard."""
     source = replace(disk or a_disk(), size_bytes=len(IMAGE))
     case = CaseFolder(root / "stasis-case-20260101T000000Z")
     case.note_source(source)
@@ -45,6 +48,8 @@ async def finished_case(root: Path, disk: Disk | None = None, *, bad_bytes: int 
     folder.write("job.json", to_json(JobRecord(
         "job1", "image", "Image", JobState.DONE, "2026-01-01T00:00:00.000Z", "2026-01-01T00:01:00.000Z",
         source=str(source.id), case=str(case.path), commands=("ddrescue -d -r0",), result=result)))
+    if guard is not None:
+        folder.write(GUARD_FILE, to_json(guard))
     case.journal.append("image.done", verdict="complete")
     case.seal(folder.path, {f"{folder.path.name}/image.raw": small_hash(folder.image)})
     await rebuild_report(Runner(), case.path)

@@ -21,6 +21,7 @@ from rescue_tui.core.device import (
 )
 from rescue_tui.core.errors import PolicyRefusal, RescueError
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState, RefusedAttempt
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord, JobState, Progress
@@ -29,7 +30,7 @@ from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.verification import CaseVerdict, Tick
 from rescue_tui.services import Services
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guard import GuardState, LayerState, ProtectedDevice
+from rescue_tui.system.guardview import GuardState, ProtectedDevice
 
 MOMENT = datetime(2026, 12, 2, 9, 0, tzinfo=UTC)
 HOSTILE = "S4EV\x1b[2J[/bold]\udcff"
@@ -74,6 +75,8 @@ class CliServices(Services):
         self.calls: list[tuple[object, ...]] = []
         self.jobs_seen = list(jobs)
         self.fail = fail
+        self.layers: tuple[LayerState, ...] = (LayerState("udev-flag", "armed", "Set by udev.", None),)
+        self.last: tuple[RefusedAttempt, ...] = ()
 
     def _note(self, *call: object) -> None:
         self.calls.append(call)
@@ -110,7 +113,7 @@ class CliServices(Services):
         devices = tuple(ProtectedDevice(disk.node, "1:1", not disk.external, disk.external, False)
                         for disk in self.disks)
         grant = WriteGrant(usb_disk().id, 9, "/dev/sdb", "USB0001", "2026-12-02T09:00:00.000Z", "secret-token")
-        return GuardState((LayerState("read-only flag", "armed", "Set by udev.", None),), devices, (grant,), ())
+        return GuardState(self.layers, devices, (grant,), (), last=self.last)
 
     def gate(self, snapshot: Snapshot, disk: Disk, *, internal: bool = False) -> GateDecision:
         """External disks may be granted."""

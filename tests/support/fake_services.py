@@ -29,6 +29,7 @@ from rescue_tui.core.device import (
 )
 from rescue_tui.core.errors import FormatError, PolicyRefusal, RescueError, SpaceError
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState, parse_guard_state
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord, JobState, Progress, check_transition
@@ -37,8 +38,9 @@ from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable
 from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.verification import CaseVerdict
+from rescue_tui.system.blockdev import BlockNode
 from rescue_tui.system.destination import DestinationState
-from rescue_tui.system.guard import GuardState, LayerState, ProtectedDevice
+from rescue_tui.system.guardview import GuardState, ProtectedDevice, picture
 from rescue_tui.system.journal import JournalEntry
 
 GIB = 1 << 30
@@ -120,6 +122,8 @@ class FakeServices:
         self.open_findings: tuple[Finding, ...] = ()
         self.stuck = threading.Event()
         self.stuck.set()
+        self.guard_text = ""
+        self.void: tuple[DeviceId, ...] = ()
         self.extra_layers: tuple[LayerState, ...] = ()
         self._changes: asyncio.Queue[None] = asyncio.Queue()
         self.gate_refusals: dict[str, tuple[Finding, ...]] = {}
@@ -199,8 +203,14 @@ class FakeServices:
             raise self.status_error
         devices = tuple(ProtectedDevice(disk.node, f"{disk.dev[0]}:{disk.dev[1]}", disk.id not in self.granted,
                                         disk.id in self.granted, False) for disk in self.disks)
-        layers = (LayerState("read-only flag", "armed", "Set by udev.", self.refused), *self.extra_layers)
-        return GuardState(layers, devices, tuple(self.granted.values()), self.open_findings)
+        if self.guard_text:
+            nodes = tuple(BlockNode(disk.node.removeprefix("/dev/"), disk.dev, disk.generation,
+                                    disk.id not in self.granted, disk.size_bytes) for disk in self.disks)
+            granted = {disk.dev: self.granted[disk.id] for disk in self.disks if disk.id in self.granted}
+            return picture(nodes, granted, parse_guard_state(self.guard_text), "", self.extra_layers,
+                           datetime(2026, 12, 2, 9, tzinfo=UTC))
+        layers = (LayerState("udev-flag", "armed", "Set by udev.", self.refused), *self.extra_layers)
+        return GuardState(layers, devices, tuple(self.granted.values()), self.open_findings, void=self.void)
 
     # destination ---------------------------------------------------------------------------------------------------
     def gate(self, snapshot: Snapshot, disk: Disk, *, internal: bool = False) -> GateDecision:

@@ -12,7 +12,6 @@ from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs.verification import CaseVerdict
-from rescue_tui.system.guard import LayerState
 from rescue_tui.ui.screens import base
 from rescue_tui.ui.screens.devices import DevicesScreen
 from rescue_tui.ui.widgets.table import KeyedTable
@@ -253,7 +252,7 @@ async def test_guard_and_refused_attempts_are_always_shown() -> None:
         for key, title in (("j", "Jobs:"), ("l", "Journal:"), ("d", "Devices:")):
             await s.press(key)
             await s.see(title)
-            assert "Guard: on (4 read-only) | 3 refused" in s.lines[1]
+            assert "Guard: armed (4 locked) | 3 refused" in s.lines[1]
         await s.press("question_mark")
         await s.see("Help: Devices")
         assert "3 refused" in s.lines[1]
@@ -279,7 +278,7 @@ async def test_a_call_that_hangs_freezes_no_key() -> None:
             await s.see("/dev/nvme1n1  ACME")
             services.stuck.set()
             await s.status()
-            await s.see("Guard: on")
+            await s.see("Guard: armed")
     finally:
         services.stuck.set()
 
@@ -321,17 +320,6 @@ async def test_after_a_crash_the_next_start_says_so_once() -> None:
         await s.see("All disks are protected.")
 
 
-async def test_the_guard_says_what_it_rests_on() -> None:
-    services = FakeServices()
-    async with session(services, ready="Guard: on (4 read-only)") as s:
-        services.extra_layers = (LayerState("kernel", "partial", "Not at every queue.", None),)
-        await s.status()
-        await s.see("Guard: on (4 read-only)")
-        services.extra_layers = (LayerState("kernel", "armed", "At every queue.", 0),)
-        await s.status()
-        await s.see("Guard: on (4 locked)")
-
-
 async def test_a_failing_status_is_told_and_recovers() -> None:
     services = FakeServices()
     services.status_error = DeviceError("The state directory can't be read.", "Look at /run.")
@@ -339,7 +327,7 @@ async def test_a_failing_status_is_told_and_recovers() -> None:
         services.status_error = None
         await s.status()
         await s.see_not("PROBLEM")
-        assert "Guard: on" in s.lines[1]
+        assert "Guard: armed" in s.lines[1]
 
 
 async def test_long_warnings_leave_the_serial_and_the_line_in_sight() -> None:

@@ -20,6 +20,7 @@ import pytest
 from rescue_tui import __main__, cli
 from rescue_tui.core.errors import DeviceError, RescueError, SpaceError
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState
 from rescue_tui.core.job import JobState
 from tests.support.cli_services import CliServices, job
 from tests.support.source_rules import ROOT
@@ -107,7 +108,21 @@ def test_watch_prints_a_document_for_each_change(run: Run) -> None:
 
 def test_guard(run: Run) -> None:
     assert run("guard", "--json").document["layers"][0]["state"] == "armed"
-    assert run("guard").out.startswith("guard      armed\n")
+    answer = run("guard")
+    assert (answer.status, answer.out.splitlines()[0]) == (0, "guard      armed")
+
+
+@pytest.mark.parametrize(("state", "level", "status"), [("partial", "partial", 1), ("absent", "absent", 4)])
+def test_a_guard_that_is_not_whole_is_no_good_answer(run: Run, state: str, level: str, status: int) -> None:
+    services = CliServices()
+    services.layers = (LayerState("udev-flag", state, "Words of the layer."),)
+    document = run("guard", "--json", services=services)
+    assert (document.status, document.document["exit"], document.document["level"]) == (status, status, level)
+    assert ("error" in document.document) == (status == 4)
+    answer = run("guard", services=services)
+    assert answer.status == status
+    assert f"udev-flag  {state.upper()}  Words of the layer." in answer.out
+    assert ("not the Stasis image" in answer.err) == (status == 4)
 
 
 # destination ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.job import JobState
 from rescue_tui.core.record import Plain
 from rescue_tui.core.snapshot import Snapshot
-from rescue_tui.system.guard import GuardState, ProtectedDevice
+from rescue_tui.system.guardview import GuardState, ProtectedDevice
 from tests.support.cli_services import HOSTILE, MOMENT, CliServices, job, nvme_disk, usb_disk
 
 

@@ -54,6 +54,20 @@ def test_a_pipe_gets_no_colour_no_wrapping_no_trailing_blanks(name: str, monkeyp
     assert "\x1b" not in out.getvalue()
 
 
+@pytest.mark.parametrize(("terminal", "no_colour", "red"), [(True, "", True), (True, "1", False), (False, "", False)])
+def test_what_alarms_is_red_on_terminals_only(
+    terminal: bool, no_colour: str, red: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    output, out, _err = _pair(as_json=False, terminal=terminal)
+    output.marked([("fine", False), (f"ABSENT {HOSTILE}", True)])
+    first, second = out.getvalue().splitlines()
+    assert first == "fine"
+    assert ("\x1b[1;31m" in second) == red
+    assert "\\x1b[2J[/bold]\\xff" in second
+
+
 def test_a_terminal_of_eighty_columns_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "vt220")

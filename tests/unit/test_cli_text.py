@@ -23,9 +23,11 @@ from rescue_tui.cli_text import (
 from rescue_tui.core.access import Access, Role
 from rescue_tui.core.device import SIGNATURES_UNREAD, Health, Signature
 from rescue_tui.core.finding import Finding, Severity
+from rescue_tui.core.guardstate import LayerState, RefusedAttempt
 from rescue_tui.core.imaging import ImagingPlan
 from rescue_tui.core.job import JobState, Progress
 from rescue_tui.core.snapshot import Snapshot
+from rescue_tui.system.guardview import ProtectedDevice
 from tests.support.cli_services import MOMENT, CliServices, job, nvme_disk, usb_disk
 
 SOURCE = Role(Access.SOURCE, "Every disk is a source until it is granted.")
@@ -112,6 +114,26 @@ def test_rows_and_findings() -> None:
 
 def test_the_guard_says_who_is_granted() -> None:
     lines = guard_lines(CliServices().guard_state())
-    assert lines[0] == "guard      armed"
-    assert any("USB0001" in line for line in lines)
-    assert not any("secret-token" in line for line in lines)
+    assert lines[0] == ("guard      armed", False)
+    assert any("USB0001" in line for line, _ in lines)
+    assert not any("secret-token" in line or alarming for line, alarming in lines)
+
+
+def test_the_guard_marks_what_is_wrong_and_counts() -> None:
+    kept = ProtectedDevice("/dev/nvme0n1", "259:0", True, False, False, {"bio": 3, "discard": 0, "ioctl": 1}, 2)
+    state = replace(
+        CliServices().guard_state(), layers=(LayerState("kernel-guard", "absent", "Not loaded."),
+                                             LayerState("bio", "armed", "Refuses.", 7)),
+        devices=(kept, replace(kept, node="/dev/nvme1n1", refused={"bio": 0}, flush_kept=0)), void=(usb_disk().id,),
+        findings=(Finding(Severity.ERROR, "x", "It is open."), Finding(Severity.WARNING, "y", "It is odd.")),
+        last=(RefusedAttempt("2026-12-02T09:00:00.000Z", "/dev/nvme0n1", "bio", 1, 123, "dd"),))
+    lines = guard_lines(state)
+    assert [line for line, alarming in lines if alarming] == [
+        "guard      ABSENT: the kernel does not refuse every write", "layer      kernel-guard  ABSENT  Not loaded.",
+        "granted    /dev/sdb  serial USB0001  since 2026-12-02T09:00:00.000Z  VOID", "finding    error: It is open."]
+    assert [line for line, alarming in lines if not alarming] == [
+        "layer      bio           armed  refused 7. Refuses.",
+        "protected  2 of 2 disks and partitions are read-only", "refused    7",
+        "counted    /dev/nvme0n1: bio 3, ioctl 1; 2 flushes kept back",
+        "last       2026-12-02T09:00:00.000Z  /dev/nvme0n1  bio 0x01 by dd (process 123)",
+        "finding    warning: It is odd."]

@@ -10,45 +10,17 @@ from pathlib import Path
 import pytest
 
 from rescue_tui.core.access import WriteGrant
-from rescue_tui.core.device import DeviceKind, Disk
 from rescue_tui.core.errors import DeviceError, PolicyRefusal, SetupError
-from rescue_tui.core.ident import DeviceId
+from rescue_tui.core.guardstate import LayerState
 from rescue_tui.core.record import to_plain
 from rescue_tui.system import blockdev
 from rescue_tui.system.blockdev import BlockNode
-from rescue_tui.system.guard import GuardState, LayerState, ReadOnlyFlag, WriteGuard
+from rescue_tui.system.guard import WriteGuard
+from rescue_tui.system.guardlayers import ReadOnlyFlag
+from rescue_tui.system.guardview import GuardState
+from rescue_tui.system.kernelguard import KernelGuard
 from rescue_tui.system.workspace import Workspace
-
-DISK = Disk(
-    DeviceId("serial", "usb/m/s"), "/dev/sdq", (65, 0), 41, DeviceKind.USB, "m", "s", "", 1 << 30, 512, 512, True)
-
-
-@dataclass
-class Sysfs:
-    """A sysfs below a temporary directory."""
-
-    root: Path
-
-    def add(self, name: str, dev: str, diskseq: int, *, ro: bool = True, parts: Sequence[tuple[int, str]] = ()) -> Path:
-        """A disk and its partitions."""
-        directory = self.root / "devices" / name
-        self._node(directory, dev, ro)
-        (directory / "diskseq").write_text(f"{diskseq}\n")
-        for number, part_dev in parts:
-            child = directory / f"{name}{number}"
-            self._node(child, part_dev, ro)
-            (child / "partition").write_text(f"{number}\n")
-        return directory
-
-    def _node(self, directory: Path, dev: str, ro: bool) -> None:
-        directory.mkdir(parents=True)
-        (directory / "dev").write_text(f"{dev}\n")
-        (directory / "ro").write_text(f"{int(ro)}\n")
-        (directory / "size").write_text("2048\n")
-        for index in ("dev/block", "class/block"):
-            (self.root / index).mkdir(parents=True, exist_ok=True)
-        (self.root / "dev/block" / dev).symlink_to(directory)
-        (self.root / "class/block" / directory.name).symlink_to(directory)
+from tests.support.false_sysfs import DISK, Sysfs, files
 
 
 @dataclass
@@ -78,24 +50,11 @@ class Recorder:
                 (self.sysfs.root / "dev/block" / node.dev_text / "ro").write_text(f"{int(read_only)}\n")
 
 
-@pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
-    """A sysfs with the disk and one partition. Nodes in /dev are taken for what they say: there are none here."""
-    monkeypatch.setattr(blockdev, "check_node", lambda _node, _dev: None)
-    made = Sysfs(tmp_path / "sys")
-    made.add("sdq", "65:0", 41, parts=[(1, "65:1")])
-    return made
-
-
 def make(tmp_path: Path, sysfs: Sysfs, *, stuck: bool = False) -> tuple[WriteGuard, Recorder]:
     """A guard of one process and its layer."""
     layer = Recorder(sysfs, stuck)
-    return WriteGuard(Workspace(tmp_path / "state"), [layer], sysfs.root), layer
-
-
-def files(tmp_path: Path) -> list[str]:
-    """Grant files."""
-    return sorted(path.name for path in (tmp_path / "state/grants").iterdir())
+    guard = WriteGuard(Workspace(tmp_path / "state"), [layer], sysfs.root, kernel=KernelGuard(tmp_path / "none"))
+    return guard, layer
 
 
 def test_a_grant_is_a_file_for_each_node_and_opens_them(tmp_path: Path, sysfs: Sysfs) -> None:
@@ -226,9 +185,11 @@ def test_the_state_tells_each_open_device(tmp_path: Path, sysfs: Sysfs) -> None:
     assert next(iter(guard.grants().values())).token not in document
 
 
-def test_armed_needs_a_layer_and_no_open_device() -> None:
+def test_armed_needs_every_layer_and_no_open_device() -> None:
     armed = LayerState("a", "armed", "")
     assert GuardState((armed,), (), (), ()).armed
+    assert not GuardState((), (), (), ()).armed
+    assert not GuardState((armed, replace(armed, state="partial")), (), (), ()).armed
     assert not GuardState((replace(armed, state="absent"),), (), (), ()).armed
     assert GuardState((armed,), (), (), ()).refused is None
 
@@ -241,7 +202,7 @@ def test_the_read_only_flag_is_honest(tmp_path: Path) -> None:
     node = BlockNode("sdr", (65, 16), 50, False, 512)
     partial = ReadOnlyFlag(rule).state((node,))
     assert (partial.state, partial.refused) == ("partial", None)
-    assert "not counted" in partial.detail
+    assert "Without a read-only flag: 1" in partial.detail
 
 
 def test_a_node_that_is_another_device_is_noticed(tmp_path: Path) -> None:

@@ -11,11 +11,15 @@ import pytest
 
 from rescue_tui.core.errors import ExitStatus, UsageError
 from rescue_tui.core.finding import Severity
+from rescue_tui.core.guardrecord import END, START, GuardRecord
+from rescue_tui.core.guardstate import RefusedAttempt
 from rescue_tui.jobs.casefolder import MANIFEST, format_manifest, small_hash
+from rescue_tui.jobs.evidence import GUARD_FILE
 from rescue_tui.jobs.reporting import rebuild_report
 from rescue_tui.jobs.verification import verify_case
 from rescue_tui.system.runner import Runner
 from tests.support.cases import IMAGE, finished_case
+from tests.support.guard_looks import look
 from tests.support.imaging import a_disk
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J[/foo]\u202e\udcff" + "x" * 5000
@@ -63,6 +67,38 @@ async def test_a_good_case(tmp_path: Path) -> None:
     assert (verdict.good, verdict.findings, verdict.exit_status) == (True, (), ExitStatus.GOOD)
     assert verdict.checked_files == 9
     assert seen[-1][1] == seen[-1][2] == verdict.checked_bytes > len(IMAGE)
+
+
+async def test_the_report_tells_of_the_guard(tmp_path: Path) -> None:
+    attempt = RefusedAttempt("2026-12-02T09:00:00.000Z", "/dev/nvme0n1", "bio", 1, 123, HOSTILE)
+    record = GuardRecord((look(START), replace(look(END), last_refused=(attempt,))))
+    folder = await finished_case(tmp_path, guard=record)
+    assert (await verify_case(Runner(), folder.path.parent)).findings == ()
+    report = json.loads((folder.path.parent / "report.json").read_bytes())["sources"][0]["guard"]
+    assert (report["armed"], report["written"], report["looks"]) == (True, False, 2)
+    assert report["end"]["refused_on_source"] == {"bio": 3, "open": 0}
+    assert report["start"]["counters"][0]["counters"]["write_ios"] == 0
+    page = read_page(folder.path.parent / "report.html")
+    words = " ".join(page.words)
+    for part in ("armed at the start and at the end", "0 writes, 0 discards and 0 flushes", "bio 0x01", "(bio 3): 3"):
+        assert part in words
+    assert "script" not in page.tags
+
+
+async def test_a_case_without_a_look_at_the_guard_says_so(tmp_path: Path) -> None:
+    folder = await finished_case(tmp_path)
+    assert "The write guard was not noted." in read_page(folder.path.parent / "report.html").words
+
+
+async def test_writes_to_the_source_and_a_damaged_record_are_told(tmp_path: Path) -> None:
+    folder = await finished_case(tmp_path, guard=GuardRecord((look(START), look(END, writes=1))))
+    verdict = await verify_case(Runner(), folder.path.parent)
+    assert [(each.code, each.severity, each.evidence) for each in verdict.findings] == [
+        ("source-written", Severity.WARNING, "nvme0n1: 1 writes, 0 discards")]
+    assert verdict.good
+    folder.file(GUARD_FILE).write_text('{"looks": 1}')
+    codes = {each.code for each in (await verify_case(Runner(), folder.path.parent)).findings}
+    assert codes == {"mismatch", "guard-record-damaged"}
 
 
 async def test_bad_areas_are_told_and_are_no_mismatch(tmp_path: Path) -> None:

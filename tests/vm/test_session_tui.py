@@ -142,7 +142,7 @@ def test_the_linux_console_under_uefi_from_the_stick(
     assert columns >= 80
     assert len(rows) >= 24
     assert rows[0].startswith(" STASIS  Devices")
-    assert rows[1].startswith(" Guard: on")
+    assert rows[1].startswith(" Guard: armed")
     assert any(SOURCE in row for row in rows)
     strange = sorted({letter for row in rows for letter in row if not (" " <= letter <= "~" or letter in BOX)})
     assert not strange, f"glyphs that the kernel's console font lacks: {strange}"

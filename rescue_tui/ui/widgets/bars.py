@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from rescue_tui.core.text import human_bytes
 from rescue_tui.ui.bridge import View
-from rescue_tui.ui.guard_words import guard_words, refused_attempts
+from rescue_tui.ui.guard_words import guard_style, guard_words, refused_attempts
 from rescue_tui.ui.words import plural
 
 _KEY_NAMES = {
@@ -54,7 +54,10 @@ class StatusBar(Line):
 
     def show_view(self, view: View) -> None:
         """Draw from the view."""
-        self.show(Text(f" {status_words(view)}", no_wrap=True))
+        words = Text(f" {status_words(view)}", no_wrap=True)
+        if view.guard is not None:
+            words.stylize(guard_style(view.guard), 0, words.plain.index("|"))
+        self.show(words)
 
 
 def status_words(view: View) -> str:

@@ -37,7 +37,7 @@ async def test_whole_copy_leaves_a_case_that_proves_itself(bench: Bench) -> None
     assert result["sha256"] == run("sha256sum", str(bench.source.file)).split()[0]
     assert (result["rescued_bytes"], result["bad_bytes"], result["verdict"]) == (SIZE, 0, "complete")
     run("sh", "-c", f"cd '{record.case}' && sha256sum --check --strict MANIFEST.sha256")
-    for name in ("identity.json", "binding.json", "health-before.json", "health-after.json", "kernel.log",
+    for name in ("identity.json", "binding.json", "guard.json", "health-before.json", "health-after.json", "kernel.log",
                  "ddrescue.log", "ddrescue-events.log", "ddrescue-rates.log", "partition-table.txt", "job.json"):
         assert folder.file(name).is_file(), name
     verdict = await verify_case(Runner(), Path(record.case))

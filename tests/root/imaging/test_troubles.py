@@ -22,6 +22,7 @@ from rescue_tui.jobs.imaging import ImagingOptions
 from rescue_tui.jobs.jobfiles import JobFiles
 from rescue_tui.jobs.verification import verify_case
 from rescue_tui.jobs.worker import ImagingWorker
+from rescue_tui.system.guard import WriteGuard
 from rescue_tui.system.journal import Journal
 from rescue_tui.system.runner import Runner
 from rescue_tui.system.workspace import Workspace
@@ -242,7 +243,7 @@ async def test_a_mistake_of_ours_ends_the_job_with_its_traceback_in_the_journal(
     files.write_plan(plan)
     files.write_record(JobRecord("x", "image", "t", JobState.PENDING, "2026-01-01T00:00:00Z", "", case=plan.case_dir))
     journal = Journal(bench.workspace.journal_path)
-    assert await ImagingWorker(Runner(), BrokenHealth(), files, journal).run() == 6
+    assert await ImagingWorker(Runner(), BrokenHealth(), WriteGuard(bench.workspace), files, journal).run() == 6
     record = bench.manager.record("x")
     assert (record.state, record.error) == (JobState.FAILED, "Stasis made a mistake: ZeroDivisionError.")
     last = journal.tail(1)[0]

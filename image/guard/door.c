@@ -51,7 +51,7 @@ int instead_of_open(struct block_device *bdev, blk_mode_t mode, void *holder, co
 
 static bool judged_as_char(const struct file *file)
 {
-	return file->f_op->owner || (unsigned long)file->f_op->unlocked_ioctl == bsg_ioctl_address;
+	return file->f_op->owner || guard_is_function(file->f_op->unlocked_ioctl, bsg_ioctl_address);
 }
 
 GUARD_JUDGE(ioctl)

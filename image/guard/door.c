@@ -29,7 +29,7 @@ int __init guard_find_door(void)
 	if (bsg_ioctl_address)
 		return 0;
 	pr_err("this kernel has no function bsg_ioctl, so /dev/bsg could not be told from other nodes\n");
-	return -ENOENT;
+	return -EOPNOTSUPP;
 }
 
 GUARD_JUDGE(open)

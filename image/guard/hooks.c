@@ -68,7 +68,7 @@ int __init guard_find_hooks(void)
 			missing++;
 		}
 	}
-	return missing ? -ENOENT : 0;
+	return missing ? -EOPNOTSUPP : 0;
 }
 
 int __init guard_arm(void)

@@ -24,7 +24,7 @@ int __init guard_find_queues(void)
 	if (scsi_queue)
 		return 0;
 	pr_err("this kernel has no function scsi_queue_rq, so SCSI commands could not be told from others\n");
-	return -ENOENT;
+	return -EOPNOTSUPP;
 }
 
 static enum queue_kind kind_of(const struct request_queue *q)

@@ -29,7 +29,7 @@ int __init guard_find_door(void)
 	if (bsg_ioctl_address)
 		return 0;
 	pr_err("this kernel has no function bsg_ioctl, so /dev/bsg could not be told from other nodes\n");
-	return -ENOENT;
+	return -EOPNOTSUPP;
 }
 
 GUARD_JUDGE(open)
@@ -51,7 +51,7 @@ int instead_of_open(struct block_device *bdev, blk_mode_t mode, void *holder, co
 
 static bool judged_as_char(const struct file *file)
 {
-	return file->f_op->owner || (unsigned long)file->f_op->unlocked_ioctl == bsg_ioctl_address;
+	return file->f_op->owner || guard_is_function(file->f_op->unlocked_ioctl, bsg_ioctl_address);
 }
 
 GUARD_JUDGE(ioctl)

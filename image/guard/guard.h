@@ -79,6 +79,7 @@ void guard_disarm(void);
 bool guard_armed(void);
 bool guard_layer_armed(enum guard_layer layer);
 unsigned long guard_find_symbol(const char *name);
+bool guard_is_function(const void *pointer, unsigned long address);
 bool guard_came_from_us(unsigned long parent_ip);
 
 /* Leave the hooked function and run `instead` with the same arguments in its place. */

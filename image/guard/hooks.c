@@ -30,7 +30,8 @@ struct guard_hook guard_hooks[] = {
 };
 const unsigned int guard_hook_count = ARRAY_SIZE(guard_hooks);
 
-/* The address of a function of the kernel or of a module, exported or not; 0: there is none, or more than one. */
+/* The address of a function of the kernel or of a module, exported or not, past the ENDBR that it may begin with; 0: there
+ * is none, or more than one. */
 unsigned long guard_find_symbol(const char *name)
 {
 	struct kprobe probe = { .symbol_name = name };
@@ -41,6 +42,12 @@ unsigned long guard_find_symbol(const char *name)
 	address = (unsigned long)probe.addr;
 	unregister_kprobe(&probe);
 	return address;
+}
+
+/* Whether `pointer` points to the function that guard_find_symbol() found; functions begin 16 bytes apart at least. */
+bool notrace guard_is_function(const void *pointer, unsigned long address)
+{
+	return address - (unsigned long)pointer < 8;
 }
 
 /* True for a call that one of our replacements makes. The self-test lies in init text and is treated as a stranger. */
@@ -61,7 +68,7 @@ int __init guard_find_hooks(void)
 			missing++;
 		}
 	}
-	return missing ? -ENOENT : 0;
+	return missing ? -EOPNOTSUPP : 0;
 }
 
 int __init guard_arm(void)

@@ -4,7 +4,9 @@
  * storage driver. There is no exit function: the guard stays as long as this kernel runs.
  */
 #define pr_fmt(fmt) "stasis_guard: " fmt
+#include <generated/utsrelease.h>
 #include <linux/module.h>
+#include <linux/utsname.h>
 #include "guard.h"
 
 /*
@@ -15,6 +17,11 @@ static int __init guard_init(void)
 {
 	int err;
 
+	/* The checksums of exported symbols say nothing of the other functions that are hooked, so it must be this very kernel. */
+	if (strcmp(init_utsname()->release, UTS_RELEASE)) {
+		pr_err("it was made for kernel %s, and this one is %s\n", UTS_RELEASE, init_utsname()->release);
+		return -EOPNOTSUPP;
+	}
 	err = guard_find_hooks();
 	if (err)
 		return err;

@@ -24,13 +24,12 @@ int __init guard_find_queues(void)
 	if (scsi_queue)
 		return 0;
 	pr_err("this kernel has no function scsi_queue_rq, so SCSI commands could not be told from others\n");
-	return -ENOENT;
+	return -EOPNOTSUPP;
 }
 
 static enum queue_kind kind_of(const struct request_queue *q)
 {
 	static const struct { const char *shown; enum queue_kind kind; } known[] = {
-		{ "scsi_queue_rq [scsi_mod]", QUEUE_SCSI },
 		{ "nvme_queue_rq [nvme]", QUEUE_NVME },
 		{ "nvme_tcp_queue_rq [nvme_tcp]", QUEUE_NVME },
 		{ "nvme_rdma_queue_rq [nvme_rdma]", QUEUE_NVME },
@@ -42,6 +41,8 @@ static enum queue_kind kind_of(const struct request_queue *q)
 
 	if (!q->mq_ops)
 		return QUEUE_UNKNOWN;
+	if (guard_is_function(q->mq_ops->queue_rq, scsi_queue))
+		return QUEUE_SCSI;
 	snprintf(shown, sizeof(shown), "%ps", q->mq_ops->queue_rq);
 	for (at = 0; at < ARRAY_SIZE(known); at++)
 		if (!strcmp(shown, known[at].shown))

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.guard import guard_module
 from builder.host import (
     BUILD,
     GIB,
@@ -94,6 +95,7 @@ def build(extra: Sequence[str] = ()) -> None:
     refresh_package_lists(tools)
     kernel = kernel_release(tools)
     modules = zfs_modules(tools, kernel)
+    guard = guard_module(tools, kernel)
     python = python_tree()
     packages = cache_dir() / "packages"
     packages.mkdir(exist_ok=True)
@@ -106,7 +108,8 @@ def build(extra: Sequence[str] = ()) -> None:
         env["PYTHONPATH"] = str(tools / "usr/lib/python3/dist-packages")
         run(
             ["python3", "-m", "mkosi", f"--directory={TOP}", f"--tools-tree={tools}", f"--sandbox-tree={sandbox}",
-             f"--package=linux-image-{kernel}", f"--skeleton-tree={modules}", f"--extra-tree={python}",
+             f"--package=linux-image-{kernel}", f"--skeleton-tree={modules}", f"--skeleton-tree={guard}",
+             f"--extra-tree={python}",
              f"--package-cache-dir={packages}", f"--environment=VERSION_STASIS={version()}",
              "--force", *extra, "build"],
             env=env, log=log, what="mkosi",

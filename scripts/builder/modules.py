@@ -1,7 +1,8 @@
 """Kernel modules that Debian ships only as source: ZFS, built for exactly the image's kernel.
 
 The result is cached by kernel release, kernel package version and ZFS version, so that a second build takes none of
-the five minutes that the first one takes on two cores.
+the five minutes that the first one takes on two cores. The tree with kernel headers and compiler is kept as well; the
+write guard (builder.guard) is compiled in it, which takes seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,29 @@ from pathlib import Path
 from builder.host import BuildError, cache_dir, run, step
 from builder.toolstree import bootstrap, candidate_version, in_tree, sources_of
 
+HEADERS_PACKAGES = ("dkms", "build-essential", "zstd", "xz-utils", "kmod")
+
+
+def headers_tree(tools: Path, kernel: str) -> Path:
+    """A Debian root with the headers of ``kernel`` and a compiler, made now unless cached. Raises BuildError."""
+    version = candidate_version(tools, f"linux-headers-{kernel}")
+    root = cache_dir() / f"headers-{kernel}-{version}".replace(":", "_")
+    if (root / ".complete").exists():
+        return root
+    step(f"fetching the headers of {kernel} and a compiler (a minute; cached afterwards)")
+    for stale in cache_dir().glob("headers-*"):
+        shutil.rmtree(stale)
+    log = cache_dir() / "headers.log"
+    log.unlink(missing_ok=True)
+    run(bootstrap(root, (f"linux-headers-{kernel}", *HEADERS_PACKAGES), sources_of(tools)), log=log,
+        what="mmdebstrap (kernel headers)")
+    # The package's own postinst would compile for whatever kernel it believes to run; we ask for the one we want.
+    marker = root / "etc/dkms/no-autoinstall"
+    marker.parent.mkdir(exist_ok=True)
+    marker.touch()
+    (root / ".complete").touch()
+    return root
+
 
 def zfs_modules(tools: Path, kernel: str) -> Path:
     """A tree with ``usr/lib/modules/<kernel>/updates/dkms/*.ko.xz``, compiled now unless cached."""
@@ -20,21 +44,11 @@ def zfs_modules(tools: Path, kernel: str) -> Path:
     tree = cache_dir() / "modules" / f"zfs-{zfs_version}-{kernel}-{kernel_version}".replace(":", "_")
     if (tree / ".complete").exists():
         return tree
+    work = headers_tree(tools, kernel)
     step(f"compiling ZFS {zfs_version} for {kernel} (five minutes; cached afterwards)")
     shutil.rmtree(tree, ignore_errors=True)
-    work = cache_dir() / "modules-work"
-    shutil.rmtree(work, ignore_errors=True)
     log = cache_dir() / "modules.log"
     log.unlink(missing_ok=True)
-    run(
-        bootstrap(work, (f"linux-headers-{kernel}", "dkms", "build-essential", "zstd", "xz-utils", "kmod"),
-                  sources_of(tools)),
-        log=log, what="mmdebstrap (kernel headers)",
-    )
-    # The package's own postinst would compile for whatever kernel it believes to run; we ask for the one we want.
-    marker = work / "etc/dkms/no-autoinstall"
-    marker.parent.mkdir(exist_ok=True)
-    marker.touch()
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
     run(in_tree(work, [*apt, "update", "-q"]), log=log, what="apt-get update")
     run(in_tree(work, [*apt, "install", "-y", "--no-install-recommends", "zfs-dkms"]), log=log,
@@ -49,5 +63,4 @@ def zfs_modules(tools: Path, kernel: str) -> Path:
     for path in built:
         shutil.copy2(path, target / path.name)
     (tree / ".complete").touch()
-    shutil.rmtree(work)
     return tree

@@ -12,6 +12,7 @@ from builder.qemu import BuiltImage
 from builder.vm import DiskBoot, Drive, VmSpec
 
 from tests.support.vm.deadline import Deadline
+from tests.support.vm.grant import grant_script
 from tests.support.vm.machine import Machine, MachineError
 from tests.vm.scenes import power_off
 
@@ -89,7 +90,7 @@ def test_the_oracle_sees_what_root_writes_on_purpose(
     assert refused.status != 0, "the read-only flag let a plain write through"
     machine.assert_untouched()
     machine.guest.check(
-        "blockdev --setrw /dev/nvme0n1 && dd if=/dev/urandom of=/dev/nvme0n1 bs=4096 count=1 oflag=direct",
+        f"{grant_script('/dev/nvme0n1')} && dd if=/dev/urandom of=/dev/nvme0n1 bs=4096 count=1 oflag=direct",
         Deadline.after(60))
     with pytest.raises(MachineError, match="source"):
         machine.assert_untouched()

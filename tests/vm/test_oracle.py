@@ -10,6 +10,7 @@ from builder.qemu import BuiltImage
 from builder.vm import Drive, VmSpec
 
 from tests.support.vm.deadline import Deadline
+from tests.support.vm.grant import grant_script
 from tests.support.vm.machine import Machine, MachineError
 from tests.support.vm.oracle import Class
 
@@ -42,7 +43,7 @@ def test_every_kind_of_write_is_seen_and_reading_is_not(
         machine.guest.check(f"{finding}; dd if=$disk of=/dev/null bs=1M count=8 iflag=direct", Deadline.after(120))
     machine.assert_untouched()
     for drive in drives:
-        command = f"{find % drive.serial}; blockdev --setrw $disk && {WRITES[drive.name]}"
+        command = f"{find % drive.serial}; {grant_script('$disk')} && {WRITES[drive.name]}"
         machine.guest.check(command, Deadline.after(120))
         found = machine.violations()
         assert any(sentence.startswith(f"{drive.name}: ") for sentence in found), (drive.name, found)

@@ -9,6 +9,7 @@ from builder import samples
 from builder.vm import Drive, VmSpec
 
 from tests.support.vm.deadline import Deadline
+from tests.support.vm.grant import grant_script
 from tests.support.vm.machine import Machine
 
 BOOT_SECONDS = 240
@@ -29,7 +30,7 @@ def make_zfs_pool(path: Path, boot: Callable[[VmSpec], Machine], spec: VmSpec) -
     machine.guest.check(
         "udevadm settle && "
         "systemctl stop systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket && "
-        "blockdev --setrw /dev/nvme0n1 /dev/nvme0n1p1 && modprobe zfs", soon,
+        f"{grant_script('/dev/nvme0n1')} && modprobe zfs", soon,
     )
     machine.guest.check(
         "zpool create -f -O compression=off -O mountpoint=/tmp/zoo zoo /dev/nvme0n1p1 && "

@@ -100,6 +100,10 @@ def test_a_disk_that_is_plugged_in_is_written_at_once_where_nothing_guards(works
     assert workshop.hot_writes > 0
 
 
+def test_a_disk_that_is_there_at_boot_is_written_before_udev_knows_it_where_nothing_guards(workshop: Workshop) -> None:
+    assert workshop.raced_at_boot["wrote"] > 0
+
+
 def test_no_act_reaches_any_disk_of_a_guarded_machine(guarded: Guarded) -> None:
     assert leaks(guarded.cells) == []
     assert len(guarded.cells) == len(all_cells())

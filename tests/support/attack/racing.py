@@ -30,8 +30,8 @@ STOP = (
     f"{ALIVE}; touch /dev/race/stop; until grep -q tries /dev/race.said; do sleep 0.1; done; "
     "grep tries /dev/race.said; rm -rf /dev/race"
 )
-# For the first stage of a boot, before it mounts the system and so before any driver of a disk; what is armed, is armed by
-# then (its self-test has a disk, too, which is not to be disturbed). Nice, or nothing boots.
+# For the first stage of a boot, before it mounts the system and so before any driver of a disk. What is armed, is armed
+# by then (its self-test has a disk, too, which is not to be disturbed). Nice, or nothing boots.
 AT_BOOT = "/race /dev/race 259 0 3 10 < /dev/null > /dev/race.said 2>&1 &\n"
 BEFORE = "loop=$(busybox losetup -f)"
 

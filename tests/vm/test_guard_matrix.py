@@ -16,7 +16,7 @@ from builder.qemu import BuiltImage, working_accel
 from builder.vm import VmSpec
 
 from tests.support.attack.layouts import GRANTED, LAYOUTS, attach
-from tests.support.attack.ledger import Cell
+from tests.support.attack.ledger import Cell, leaks, silent
 from tests.support.attack.report import document
 from tests.support.attack.stage import (
     GRANTED_ACTS,
@@ -77,17 +77,6 @@ def guarded(stage: Stage, workshop: Workshop) -> Iterator[Guarded]:
         found = run_cells(machine, len(cells))
         (BUILD / "GUARD-MATRIX.md").write_text(document(found, workshop.cells))
         yield Guarded(machine, found)
-
-
-def leaks(cells: tuple[Cell, ...]) -> list[str]:
-    """The acts during which a disk got anything but reads."""
-    return [f"{cell.tried.act} on {cell.tried.layout}: {[command.name for command in cell.reached.commands[:5]]}; "
-            f"status {cell.tried.status}: {cell.tried.said[-200:]}" for cell in cells if cell.reached.commands]
-
-
-def silent(cells: tuple[Cell, ...]) -> list[str]:
-    """The acts during which no disk got anything but reads and flushes."""
-    return [f"{cell.tried.act} on {cell.tried.layout}: {cell.tried.said}" for cell in cells if not cell.reached.changes]
 
 
 def test_each_act_writes_where_nothing_guards(workshop: Workshop) -> None:

@@ -120,6 +120,17 @@ class Cell:
         return f"{words} ({layers})" if layers else words
 
 
+def leaks(cells: Sequence[Cell]) -> list[str]:
+    """The acts during which a disk got anything but reads."""
+    return [f"{cell.tried.act} on {cell.tried.layout}: {[command.name for command in cell.reached.commands[:5]]}; "
+            f"status {cell.tried.status}: {cell.tried.said[-200:]}" for cell in cells if cell.reached.commands]
+
+
+def silent(cells: Sequence[Cell]) -> list[str]:
+    """The acts during which no disk got anything but reads and flushes."""
+    return [f"{cell.tried.act} on {cell.tried.layout}: {cell.tried.said}" for cell in cells if not cell.reached.changes]
+
+
 def table(cells: Sequence[Cell], acts: Sequence[str], layouts: Sequence[tuple[str, str]]) -> str:
     """A Markdown table, acts down and layouts (name, title) across; an act that a layout has no use for has a dash."""
     by_place = {(cell.tried.act, cell.tried.layout): cell for cell in cells}

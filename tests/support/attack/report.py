@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.support.attack.acts import CONTENT, PLAIN, TOOLS, Act
-from tests.support.attack.acts_command import MACHINE, NVME, SCSI, TRACED
+from tests.support.attack.acts_command import MACHINE, NVME, SCSI
 from tests.support.attack.layouts import LAYOUTS
 from tests.support.attack.ledger import Cell, table
 
 GROUPS: tuple[tuple[str, tuple[Act, ...]], ...] = (
     ("Writes through the block layer", PLAIN), ("Tools that write to a whole disk or partition", TOOLS),
     ("What uses or repairs the content", CONTENT), ("NVMe commands", NVME), ("SCSI and ATA commands", SCSI),
-    ("Writes while somebody else traces what the guard hooks", TRACED), ("The machine itself", MACHINE),
+    ("The machine itself", MACHINE),
 )
 HEAD = """# The attack matrix of the write guard
 

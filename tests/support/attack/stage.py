@@ -14,7 +14,7 @@ from builder.vm import Drive, KernelBoot, Subsystem, VmSpec
 
 from tests.support.attack import fuzzing, initrd
 from tests.support.attack.acts import CONTENT, PLAIN, TOOLS, Act
-from tests.support.attack.acts_command import MACHINE, NVME, SCSI, TRACED
+from tests.support.attack.acts_command import MACHINE, NVME, SCSI
 from tests.support.attack.layouts import LAYOUTS, MARKER, MARKER_NSID, Layout, identity
 from tests.support.attack.ledger import Cell, by_mark, parse_results
 from tests.support.attack.racing import with_race
@@ -29,7 +29,7 @@ PHASE_SECONDS = 600
 CELL_SECONDS = 4
 FUZZ_SEED = 20261202
 IO_DOORS = tuple(door for door in fuzzing.DOORS if door not in fuzzing.ADMIN_DOORS)
-ACTS: tuple[Act, ...] = (*CONTENT, *PLAIN, *NVME, *SCSI, *TOOLS, *TRACED, *MACHINE)
+ACTS: tuple[Act, ...] = (*CONTENT, *PLAIN, *NVME, *SCSI, *TOOLS, *MACHINE)
 # What is tried on a disk that is granted, and again when it is released; in this order each has something to write.
 GRANTED_ACTS = tuple(act for name in (
     "mkfs.ext4", "wipefs", "dd buffered", "dd direct", "mmap write", "io_uring write", "write by a node of mknod",

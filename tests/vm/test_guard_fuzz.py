@@ -81,7 +81,6 @@ def test_no_write_gets_past_a_hook_that_is_traced(machine: Machine) -> None:
     cells = run_cells(machine, 2 * len(TRACED))
     assert leaks(cells) == []
     assert [cell.tried.status for cell in cells if cell.tried.status in {0, 124}] == []
-    machine.assert_untouched()
 
 
 def test_neither_a_flush_nor_a_stop_is_sent_when_the_machine_powers_off(machine: Machine) -> None:

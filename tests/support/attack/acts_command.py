@@ -82,7 +82,7 @@ SCSI = (
 
 # The guard hooks functions by ftrace. Another user of ftrace on the same function changes how the kernel calls the hook.
 # Not in the matrix: QEMU's emulation of several processors can lose a code change of the guest's kernel, which then
-# panics ("Oops: int3"), so these run in a machine with one.
+# panics ("Oops: int3"), so these run in a machine with one. The kernel waits long before it drops a trampoline.
 HOOKED = "submit_bio_noacct nvme_setup_cmd blk_execute_rq blk_execute_rq_nowait bdev_open security_file_ioctl security_uring_cmd"
 TRACEFS = "t=/sys/kernel/tracing; test -e $t/trace || mount -t tracefs tracefs $t || exit; "
 WRITES = ("s=1; blockdev --setrw $D && s=0; dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=notrunc,fsync && s=0; "
@@ -90,10 +90,12 @@ WRITES = ("s=1; blockdev --setrw $D && s=0; dd if=/dev/urandom of=$T bs=4k count
           "/dev/sd*) $A sg $D 2a000000010000000100 out 512 && s=0;; esac; ")
 TRACED = (
     Act("writes under the function tracer", f"{TRACEFS} echo {HOOKED} > $t/set_ftrace_filter; echo function > $t/current_tracer; "
-        f"{WRITES} echo nop > $t/current_tracer; echo > $t/set_ftrace_filter; exit $s"),
+        f"{WRITES} echo nop > $t/current_tracer; echo > $t/set_ftrace_filter; exit $s",
+        seconds=180),
     Act("writes under kprobe events", f"{TRACEFS} for f in {HOOKED}; do echo \"p:wall_$f $f\" >> $t/kprobe_events; "
         "echo \"r:ward_$f $f\" >> $t/kprobe_events; done; echo 1 > $t/events/kprobes/enable; "
-        f"{WRITES} echo 0 > $t/events/kprobes/enable; echo > $t/kprobe_events; exit $s"),
+        f"{WRITES} echo 0 > $t/events/kprobes/enable; echo > $t/kprobe_events; exit $s",
+        seconds=180),
 )
 
 # Ways to the hardware that need no disk; they run once, and the machine itself is their layout.

@@ -82,6 +82,7 @@ def test_marks_that_are_missing_or_out_of_order_are_no_verdict(numbers: tuple[in
 @pytest.mark.parametrize(("said", "errors"), [
     ("dd: failed to open '/dev/nvme0n1': Operation not permitted", ("EPERM",)),
     ("open read-write: EPERM (Operation not permitted)\nwrite: EIO (Input/output error)", ("EPERM", "EIO")),
+    ("Unable to open device for writing! Errno is 30! Aborting write!", ("EROFS",)),
     ("mount: cannot mount /dev/sda read-only.", ()),
     ("3 opcodes: EACCES (Permission denied)", ("EACCES",)),
 ])

@@ -93,8 +93,10 @@ def by_mark(trace: Iterable[Traced], count: int) -> tuple[tuple[Reached, ...], R
 
 def errors_in(said: str) -> tuple[str, ...]:
     """The errnos that a tool's words name, by their names or by the C library's texts, in the order of ERRORS."""
+    numbers = {errno.errorcode.get(int(number), "") for number in re.findall(r"[Ee]rrno is (\d+)", said)}
     texts = {name: os.strerror(getattr(errno, name)) for name in ERRORS}
-    return tuple(name for name in ERRORS if re.search(rf"\b{name}\b", said) or texts[name].lower() in said.lower())
+    return tuple(name for name in ERRORS if name in numbers or re.search(rf"\b{name}\b", said)
+                 or texts[name].lower() in said.lower())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ import pytest
 from tests.support.attack import fuzzing, initrd
 from tests.support.attack.layouts import LAYOUTS, attach, disk_names, identity
 from tests.support.attack.ledger import FIRST_MARK, Cell, Reached, Tried, by_mark, errors_in, parse_results, table
+from tests.support.attack.racing import with_race
 from tests.support.attack.stage import ACTS, all_cells, control_cells, plan
+from tests.support.source_rules import ROOT
 from tests.support.vm.oracle import Class, Traced, parse_trace
 
 WRITE = Traced("nvme", "io WRITE", Class.WRITE)
@@ -80,6 +82,7 @@ def test_marks_that_are_missing_or_out_of_order_are_no_verdict(numbers: tuple[in
 @pytest.mark.parametrize(("said", "errors"), [
     ("dd: failed to open '/dev/nvme0n1': Operation not permitted", ("EPERM",)),
     ("open read-write: EPERM (Operation not permitted)\nwrite: EIO (Input/output error)", ("EPERM", "EIO")),
+    ("Unable to open device for writing! Errno is 30! Aborting write!", ("EROFS",)),
     ("mount: cannot mount /dev/sda read-only.", ()),
     ("3 opcodes: EACCES (Permission denied)", ("EACCES",)),
 ])
@@ -121,3 +124,16 @@ def test_a_second_archive_behind_an_initrd_is_one_that_cpio_reads(tmp_path: Path
     assert data.startswith(b"front" + bytes(3) + b"070701")
     assert data[8:] == initrd.archive({"init": b"#!/bin/sh\n", "dir/odd": b"abc"})
     assert len(initrd.archive({"a": b"1"})) % initrd.ALIGN == 0
+    alone = tmp_path / "alone"
+    alone.write_bytes(initrd.archive({"init": b"#!/bin/sh\n", "dir/odd": b"abc"}))
+    assert initrd.extract(alone, "dir/odd") == b"abc"
+    with pytest.raises(KeyError):
+        initrd.extract(alone, "odd")
+
+
+def test_a_first_stage_starts_the_race_before_it_mounts_the_system() -> None:
+    lines = with_race((ROOT / "image/stage1-init").read_text()).splitlines()
+    (place,) = (number for number, line in enumerate(lines) if "/race" in line)
+    assert "losetup -f" in lines[place + 1]
+    with pytest.raises(ValueError, match="unpack"):
+        with_race("#!/bin/sh\n")

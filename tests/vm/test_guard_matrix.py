@@ -16,7 +16,7 @@ from builder.qemu import BuiltImage, working_accel
 from builder.vm import VmSpec
 
 from tests.support.attack.layouts import GRANTED, LAYOUTS, attach
-from tests.support.attack.ledger import Cell
+from tests.support.attack.ledger import Cell, leaks, silent
 from tests.support.attack.report import document
 from tests.support.attack.stage import (
     GRANTED_ACTS,
@@ -32,8 +32,6 @@ from tests.support.attack.stage import (
 )
 from tests.support.attack.workshop import Workshop, work
 from tests.support.vm.machine import Machine
-
-pytestmark = pytest.mark.skip(reason="the image does not load the write guard yet: issue 3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +79,6 @@ def guarded(stage: Stage, workshop: Workshop) -> Iterator[Guarded]:
         yield Guarded(machine, found)
 
 
-def leaks(cells: tuple[Cell, ...]) -> list[str]:
-    """The acts during which a disk got anything but reads."""
-    return [f"{cell.tried.act} on {cell.tried.layout}: {[command.name for command in cell.reached.commands[:5]]}; "
-            f"status {cell.tried.status}: {cell.tried.said[-200:]}" for cell in cells if cell.reached.commands]
-
-
-def silent(cells: tuple[Cell, ...]) -> list[str]:
-    """The acts during which no disk got anything but reads and flushes."""
-    return [f"{cell.tried.act} on {cell.tried.layout}: {cell.tried.said}" for cell in cells if not cell.reached.changes]
-
-
 def test_each_act_writes_where_nothing_guards(workshop: Workshop) -> None:
     assert silent(workshop.cells) == []
     assert len(workshop.cells) == len(control_cells())
@@ -100,6 +87,10 @@ def test_each_act_writes_where_nothing_guards(workshop: Workshop) -> None:
 def test_a_disk_that_is_plugged_in_is_written_at_once_where_nothing_guards(workshop: Workshop) -> None:
     assert workshop.raced["wrote"] > 0
     assert workshop.hot_writes > 0
+
+
+def test_a_disk_that_is_there_at_boot_is_written_before_udev_knows_it_where_nothing_guards(workshop: Workshop) -> None:
+    assert workshop.raced_at_boot["wrote"] > 0
 
 
 def test_no_act_reaches_any_disk_of_a_guarded_machine(guarded: Guarded) -> None:

@@ -32,14 +32,14 @@ class Act:
 
 
 PLAIN = (
-    Act("dd buffered", "dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=notrunc,fsync"),
-    Act("dd direct", "dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=notrunc oflag=direct"),
+    Act("dd buffered", "dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=nocreat,notrunc,fsync"),
+    Act("dd direct", "dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=nocreat,notrunc oflag=direct"),
     Act("mmap write", "$A mmap $T"),
     Act("io_uring write", "$A uring-write $T"),
     Act("write by a node of mknod", "mknod /dev/wall b ${DEV%:*} ${DEV#*:} && "
-        "dd if=/dev/urandom of=/dev/wall bs=4k count=1 seek=8 conv=notrunc,fsync; s=$?; rm -f /dev/wall; exit $s"),
+        "dd if=/dev/urandom of=/dev/wall bs=4k count=1 seek=8 conv=nocreat,notrunc,fsync; s=$?; rm -f /dev/wall; exit $s"),
     Act("blockdev --setrw, then dd", "blockdev --setrw $T; blockdev --setrw $D; "
-        "dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=notrunc,fsync"),
+        "dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=nocreat,notrunc,fsync"),
     Act("BLKROSET 0 on a read-only descriptor, then write", "$A roset0 $T"),
     Act("fallocate punch hole", "$A fallocate $T"),
     Act("blkdiscard", "blkdiscard -f $T"),
@@ -50,13 +50,13 @@ PLAIN = (
     Act("zone finish", "$A zone-finish $T", control="", why="no zoned disk is attached"),
     Act("persistent reservation (IOC_PR_*)", "$A reserve $T", control="", why="no disk of QEMU 7.2 takes reservations"),
     Act("losetup, then dd", "l=$(losetup -f --show $T) || exit; dd if=/dev/urandom of=$l bs=4k count=1 seek=8 "
-        "conv=notrunc,fsync; s=$?; losetup -d $l; exit $s"),
+        "conv=nocreat,notrunc,fsync; s=$?; losetup -d $l; exit $s"),
     Act("dmsetup linear, then dd", "dmsetup create wall --table \"0 $(blockdev --getsz $T) linear $T 0\" || exit; "
-        "dmsetup mknodes; dd if=/dev/urandom of=/dev/mapper/wall bs=4k count=1 seek=8 conv=notrunc,fsync; s=$?; "
+        "dmsetup mknodes; dd if=/dev/urandom of=/dev/mapper/wall bs=4k count=1 seek=8 conv=nocreat,notrunc,fsync; s=$?; "
         "dmsetup remove wall; exit $s"),
     Act("dmsetup linear read-only, BLKROSET 0, then dd", "dmsetup create wall --readonly --table "
         "\"0 $(blockdev --getsz $T) linear $T 0\" || exit; dmsetup mknodes; blockdev --setrw /dev/mapper/wall; "
-        "dd if=/dev/urandom of=/dev/mapper/wall bs=4k count=1 seek=8 conv=notrunc,fsync; s=$?; dmsetup remove wall; exit $s",
+        "dd if=/dev/urandom of=/dev/mapper/wall bs=4k count=1 seek=8 conv=nocreat,notrunc,fsync; s=$?; dmsetup remove wall; exit $s",
         control="", why="a mapping that is read-only stays so"),
     Act("fio", "fio --name=wall --filename=$T --rw=randwrite --bs=4k --size=64k --direct=1 --ioengine=psync "
         "--allow_mounted_write=1 --minimal"),
@@ -68,13 +68,13 @@ TOOLS = (
     Act("sfdisk", "echo ,1M | sfdisk --force --no-reread --wipe always $D"),
     Act("mkfs.xfs", "mkfs.xfs -f -q $T", control="xfs"),
     Act("mkfs.ext4", "mkfs.ext4 -F -q $T"),
-    Act("mkfs.btrfs", "mkfs.btrfs -f -q $T", control="btrfs"),
+    Act("mkfs.btrfs", "mkfs.btrfs -f -q --mixed $T", control="btrfs"),
     Act("mkfs.f2fs", "mkfs.f2fs -f -q $T"),
     Act("mkfs.vfat", "mkfs.vfat -I $T"),
     Act("mkfs.exfat", "mkfs.exfat $T"),
     Act("mkswap", "mkswap -f $T"),
     Act("swapon", "swapon $T && swapoff $T", control="swap"),
-    Act("resume signature", "echo $DEV > /sys/power/resume", on="swap", control="", why="the image boots with nohibernate"),
+    Act("resume signature", "echo $DEV | tee /sys/power/resume", on="swap", control="", why="the image boots with nohibernate"),
     Act("mount", "mount $T $M && umount $M", control="xfs"),
     Act("mount -o ro", "mount -o ro $T $M && umount $M", control="xfs"),
     Act("mdadm --create", "yes | mdadm --create /dev/md9 --run --force --level=1 --raid-devices=2 --metadata=1.2 "
@@ -87,10 +87,10 @@ TOOLS = (
     Act("cryptsetup luksFormat", "printf x | cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 "
         "--pbkdf-force-iterations 1000 $T -", seconds=40),
     Act("make-bcache", "make-bcache -B --wipe-bcache $T"),
-    Act("bcache register", "echo $T > /sys/fs/bcache/register_quiet && sleep 1; "
+    Act("bcache register", "echo $T | tee /sys/fs/bcache/register && sleep 1; "
         "test -d /sys/block/${T##*/}/bcache && echo 1 > /sys/block/${T##*/}/bcache/stop",
         on="disk", control="", why="needs a superblock that make-bcache would have written"),
-    Act("btrfs device add", "mount $T $M && btrfs device add -f $D $M; umount $M", on="btrfs", control="",
+    Act("btrfs device add", "mount -o device=${TS% *},device=${TS#* } $T $M && btrfs device add -f $D $M; umount $M", on="btrfs", control="",
         why="the mount before it writes already"),
 )
 
@@ -104,8 +104,12 @@ CONTENT = (
     Act("debugfs -w", "debugfs -w -R 'rm run-7' $T; debugfs -w -R 'mkdir wall' $T 2>&1 | grep -c . >/dev/null; "
         "test -w $T", on="ext4", control="ext4"),
     Act("mount -o ro,noload", "mount -o ro,noload $T $M && umount $M", on="ext4", control="ext4"),
-    Act("mount -o ro,rescue=all", "mount -o ro,rescue=all $T $M && umount $M", on="btrfs", control="",
+    Act("mount -o ro,rescue=all", "mount -o ro,rescue=all,device=${TS% *},device=${TS#* } $T $M && umount $M", on="btrfs", control="",
         why="it is made to write nothing"),
+    Act("mount with all members named", "mount -o device=${TS% *},device=${TS#* } $T $M && umount $M", on="btrfs",
+        control="btrfs"),
+    Act("mount -o ro with all members named", "mount -o ro,device=${TS% *},device=${TS#* } $T $M && umount $M", on="btrfs",
+        control="btrfs"),
     Act("btrfs rescue zero-log", "btrfs rescue zero-log $T", on="btrfs", control="btrfs"),
     Act("btrfstune", "btrfstune -f -u $T", on="btrfs", control="", why="it refuses a log that is dirty"),
     Act("fsck.f2fs -f", "fsck.f2fs -f -y $T", on="f2fs", control="f2fs", seconds=40),
@@ -117,10 +121,10 @@ CONTENT = (
         on="md", control="md-raid1-degraded", seconds=40),
     Act("mdadm check", "mdadm --assemble --run /dev/md9 $TS; echo check > /sys/block/md9/md/sync_action && "
         "mdadm --wait /dev/md9; s=$?; mdadm --stop /dev/md9; exit $s", on="md", control="md-raid1", seconds=40),
-    Act("write to the array", "mdadm --assemble --run /dev/md9 $TS; dd if=/dev/urandom of=/dev/md9 bs=4k count=1 "
-        "conv=notrunc,fsync; s=$?; mdadm --stop /dev/md9; exit $s", on="md", control="md-raid1", seconds=40),
+    Act("write to the array", "mdadm --assemble --run /dev/md9 $TS; test -b /dev/md9 && dd if=/dev/urandom of=/dev/md9 bs=4k count=1 "
+        "conv=nocreat,notrunc,fsync; s=$?; mdadm --stop /dev/md9; exit $s", on="md", control="md-raid1", seconds=40),
     Act("vgchange -ay, then dd", "vgchange -ay -K --sysinit wallgroup; vgmknodes; dd if=/dev/urandom of=/dev/wallgroup/data "
-        "bs=4k count=1 conv=notrunc,fsync; s=$?; vgchange -an wallgroup; exit $s", on="lvm", control="lvm-mirror", seconds=40),
+        "bs=4k count=1 conv=nocreat,notrunc,fsync; s=$?; vgchange -an wallgroup; exit $s", on="lvm", control="lvm-mirror", seconds=40),
     Act("vgchange --addtag", "vgchange --addtag wall wallgroup", on="lvm", control="lvm-mirror", seconds=40),
     Act("lvcreate", "lvcreate -y -an -Zn -n more -l 1 wallgroup", on="lvm", control="lvm-mirror", seconds=40),
     Act("lvconvert", "vgchange -ay -K --sysinit wallgroup; lvconvert -y --mirrors 0 wallgroup/data; s=$?; "
@@ -137,6 +141,6 @@ CONTENT = (
     Act("cryptsetup config --label", "cryptsetup config --label wall $T", on="luks", control="luks"),
     Act("cryptsetup erase", "cryptsetup erase -q $T", on="luks", control="luks"),
     Act("cryptsetup open, then dd", "printf x | cryptsetup open --key-file - $T wall || exit; dmsetup mknodes; "
-        "dd if=/dev/urandom of=/dev/mapper/wall bs=4k count=1 conv=notrunc,fsync; s=$?; cryptsetup close wall; exit $s",
+        "dd if=/dev/urandom of=/dev/mapper/wall bs=4k count=1 conv=nocreat,notrunc,fsync; s=$?; cryptsetup close wall; exit $s",
         on="luks", control="luks", seconds=40),
 )

@@ -66,9 +66,9 @@ SCSI = (
     Act("sg_format", "sg_format --format --early --quick --wait $D", on="scsi", control="scsi"),
     Act("sg_persist --register", "sg_persist --out --register --param-sark=1 $D", on="scsi", control="scsi"),
     Act("sg_reassign", "sg_reassign --address=256 $D", on="scsi", control="scsi"),
-    Act("sg_wr_mode", "sg_wr_mode --page=8 --contents=08,12,04,00,00,00,00,00,00,00,00,00,00,00,00,00,00,00,00,00 $D", on="scsi", control="", why="it compares the page before it writes"),
     Act("sdparm --clear=WCE", "sdparm --clear=WCE $D", on="scsi", control="scsi"),
-    Act("cache_type in sysfs", "for f in $SYS/device/scsi_disk/*/cache_type; do echo 'write through' > $f; done", on="scsi", control="scsi"),
+    Act("cache_type in sysfs", "for f in $SYS/device/scsi_disk/*/cache_type; do echo 'write through' | tee $f; done", on="scsi", control="scsi"),
+    Act("unload_heads in sysfs", "echo 100 | tee $SYS/device/unload_heads", on="ata", control="", why="QEMU's disk has no heads to unload"),
     Act("hdparm -W0", "hdparm -W0 $D", on="ata", control="sata"),
     Act("hdparm --write-sector", "hdparm --yes-i-know-what-i-am-doing --write-sector 256 $D", on="ata", control="sata"),
     Act("hdparm --make-bad-sector", "hdparm --yes-i-know-what-i-am-doing --make-bad-sector 300 $D", on="ata", control="sata"),
@@ -77,6 +77,24 @@ SCSI = (
     Act("hdparm --security-erase", "hdparm --user-master u --security-erase wall $D", on="ata", control="sata", seconds=30),
     Act("hdparm -N", "hdparm --yes-i-know-what-i-am-doing -N p1000 $D", on="ata", control="sata"),
     Act("hdparm --dco-restore", "hdparm --yes-i-know-what-i-am-doing --dco-restore $D", on="ata", control="sata"),
+)
+
+# The guard hooks functions by ftrace. Another user of ftrace on the same function changes how the kernel calls the hook.
+# Not in the matrix: QEMU's emulation of several processors can lose a code change of the guest's kernel, which then
+# panics ("Oops: int3"), so these run in a machine with one. The kernel waits long before it drops a trampoline.
+HOOKED = "submit_bio_noacct nvme_setup_cmd blk_execute_rq blk_execute_rq_nowait bdev_open security_file_ioctl security_uring_cmd"
+TRACEFS = "t=/sys/kernel/tracing; test -e $t/trace || mount -t tracefs tracefs $t || exit; "
+WRITES = ("s=1; blockdev --setrw $D && s=0; dd if=/dev/urandom of=$T bs=4k count=1 seek=8 conv=nocreat,notrunc,fsync && s=0; "
+          "case $D in /dev/nvme*) nvme write-zeroes $D -n $NSID -s 8 -c 7 && s=0;; "
+          "/dev/sd*) $A sg $D 2a000000010000000100 out 512 && s=0;; esac; ")
+TRACED = (
+    Act("writes under the function tracer", f"{TRACEFS} echo {HOOKED} > $t/set_ftrace_filter; echo function > $t/current_tracer; "
+        f"{WRITES} echo nop > $t/current_tracer; echo > $t/set_ftrace_filter; exit $s",
+        seconds=180),
+    Act("writes under kprobe events", f"{TRACEFS} for f in {HOOKED}; do echo \"p:wall_$f $f\" >> $t/kprobe_events; "
+        "echo \"r:ward_$f $f\" >> $t/kprobe_events; done; echo 1 > $t/events/kprobes/enable; "
+        f"{WRITES} echo 0 > $t/events/kprobes/enable; echo > $t/kprobe_events; exit $s",
+        seconds=180),
 )
 
 # Ways to the hardware that need no disk; they run once, and the machine itself is their layout.
@@ -89,6 +107,6 @@ MACHINE = (
     Act("kexec_load", "$A kexec -", on="machine", control="", why="writes nothing by itself"),
     Act("a module from outside of the image", "for f in /usr/lib/modules/*/kernel/drivers/block/brd.ko*; do "
         "cp $f /run/module; done; $A module /run/module", on="machine", control="", why="writes nothing by itself"),
-    Act("kernel.ftrace_enabled=0", "echo 0 > /proc/sys/kernel/ftrace_enabled", on="machine", control="", why="writes nothing by itself"),
-    Act("hibernation", "echo disk > /sys/power/state", on="machine", control="", why="the image boots with nohibernate"),
+    Act("kernel.ftrace_enabled=0", "echo 0 | tee /proc/sys/kernel/ftrace_enabled", on="machine", control="", why="writes nothing by itself"),
+    Act("hibernation", "echo disk | tee /sys/power/state", on="machine", control="", why="the image boots with nohibernate"),
 )

@@ -121,6 +121,13 @@ def disk_names() -> tuple[str, ...]:
     return tuple(disk for layout in LAYOUTS for disk in layout.disks)
 
 
+def few(directory: Path, names: frozenset[str]) -> tuple[tuple[Drive, ...], tuple[Subsystem, ...]]:
+    """Only these disks with controllers of their own, and the marker, all protected."""
+    drives, (shared, _) = attach(directory, protected=True)
+    marker = tuple(space for space in shared.namespaces if space.name == MARKER)
+    return tuple(drive for drive in drives if drive.name in names), (replace(shared, namespaces=marker),)
+
+
 def attach(directory: Path, *, protected: bool, granted: bool = False) -> tuple[tuple[Drive, ...], tuple[Subsystem, ...]]:
     """The disks as parts of a machine; their files are ``<directory>/<disk>.img``, the marker's too.
 

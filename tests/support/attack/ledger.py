@@ -93,8 +93,10 @@ def by_mark(trace: Iterable[Traced], count: int) -> tuple[tuple[Reached, ...], R
 
 def errors_in(said: str) -> tuple[str, ...]:
     """The errnos that a tool's words name, by their names or by the C library's texts, in the order of ERRORS."""
+    numbers = {errno.errorcode.get(int(number), "") for number in re.findall(r"[Ee]rrno is (\d+)", said)}
     texts = {name: os.strerror(getattr(errno, name)) for name in ERRORS}
-    return tuple(name for name in ERRORS if re.search(rf"\b{name}\b", said) or texts[name].lower() in said.lower())
+    return tuple(name for name in ERRORS if name in numbers or re.search(rf"\b{name}\b", said)
+                 or texts[name].lower() in said.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,17 @@ class Cell:
         if self.tried.status == 124:
             words = "hung"
         return f"{words} ({layers})" if layers else words
+
+
+def leaks(cells: Sequence[Cell]) -> list[str]:
+    """The acts during which a disk got anything but reads."""
+    return [f"{cell.tried.act} on {cell.tried.layout}: {[command.name for command in cell.reached.commands[:5]]}; "
+            f"status {cell.tried.status}: {cell.tried.said[-200:]}" for cell in cells if cell.reached.commands]
+
+
+def silent(cells: Sequence[Cell]) -> list[str]:
+    """The acts during which no disk got anything but reads and flushes."""
+    return [f"{cell.tried.act} on {cell.tried.layout}: {cell.tried.said}" for cell in cells if not cell.reached.changes]
 
 
 def table(cells: Sequence[Cell], acts: Sequence[str], layouts: Sequence[tuple[str, str]]) -> str:

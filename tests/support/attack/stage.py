@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tests.support.attack.acts import CONTENT, PLAIN, TOOLS, Act
 from tests.support.attack.acts_command import MACHINE, NVME, SCSI
 from tests.support.attack.layouts import LAYOUTS, MARKER, MARKER_NSID, Layout, identity
 from tests.support.attack.ledger import Cell, by_mark, parse_results
+from tests.support.attack.racing import with_race
 from tests.support.vm.deadline import Deadline
 from tests.support.vm.machine import Machine
 from tests.support.vm.oracle import parse_trace
@@ -76,10 +77,17 @@ class Stage:
 
     def unguarded(self) -> KernelBoot:
         """The image's kernel and system with a first stage of the tests' own that arms no guard."""
+        return self._with_init(with_race((HERE / "unguarded-init").read_text()), "unguarded")
+
+    def guarded_with(self, change: Callable[[str], str]) -> KernelBoot:
+        """The image with its own first stage, changed."""
+        init = initrd.extract(self.image.initrd, "init").decode()
+        return self._with_init(change(init), "changed")
+
+    def _with_init(self, init: str, name: str) -> KernelBoot:
         boot = self.image.kernel_boot()
-        target = initrd.with_files(
-            boot.initrd, {"init": (HERE / "unguarded-init").read_bytes()}, self.directory / "unguarded.initrd")
-        return replace(boot, initrd=target)
+        files = {"init": init.encode(), "race": self.kit.programs["race"].read_bytes()}
+        return replace(boot, initrd=initrd.with_files(boot.initrd, files, self.directory / f"{name}.initrd"))
 
     def spec(self, boot: KernelBoot, drives: Iterable[Drive], subsystems: Iterable[Subsystem],
              files: Mapping[str, bytes]) -> VmSpec:

@@ -13,8 +13,9 @@ from builder.vm import VmSpec
 
 from tests.support.attack.layouts import GRANTED, LAYOUTS, MARKER, attach, disk_names, size_bytes
 from tests.support.attack.ledger import Cell
-from tests.support.attack.racing import hot_disk, race
-from tests.support.attack.stage import Stage, control_cells, enter, phase, plan, run_cells
+from tests.support.attack.racing import hot_disk, race, stop
+from tests.support.attack.stage import BOOT_SECONDS, Stage, control_cells, enter, phase, plan, run_cells
+from tests.support.vm.deadline import Deadline
 from tests.support.vm.machine import Machine
 
 MARKER_MIB = 64
@@ -48,6 +49,7 @@ class Workshop:
     cells: tuple[Cell, ...]
     raced: Mapping[str, int]
     hot_writes: int
+    raced_at_boot: Mapping[str, int]
 
 
 def work(stage: Stage, boot: Callable[[VmSpec], Machine]) -> Workshop:
@@ -59,6 +61,8 @@ def work(stage: Stage, boot: Callable[[VmSpec], Machine]) -> Workshop:
     cells = control_cells()
     files = {"plan.json": plan(LAYOUTS, cells, restore=True)}
     machine = boot(stage.spec(stage.unguarded(), (*drives, hot), subsystems, files))
+    machine.guest.wait_ready(Deadline.after(BOOT_SECONDS))
+    raced_at_boot = stop(machine)
     enter(machine)
     phase(machine, "open")
     phase(machine, "make")
@@ -67,4 +71,4 @@ def work(stage: Stage, boot: Callable[[VmSpec], Machine]) -> Workshop:
     phase(machine, "release")
     found = run_cells(machine, len(cells))
     raced = race(machine, hot.name, rounds=1, tries=CONTROL_TRIES, last=LAST_NUMBER)
-    return Workshop(made, found, raced, machine.counters()[hot.name].writes)
+    return Workshop(made, found, raced, machine.counters()[hot.name].writes, raced_at_boot)

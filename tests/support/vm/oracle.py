@@ -32,9 +32,13 @@ class Class(Enum):
     WRITE = "write"
 
 
-NVME_READ = frozenset({"READ", "COMPARE", "VERIFY", "ZONE_MGMT_RECV"})
+NVME_READ = frozenset({"READ", "COMPARE", "VERIFY", "ZONE_MGMT_RECV", "MGMT_RECV"})
 NVME_CONTROL = frozenset({"FLUSH"})
 NVME_ADMIN_READ = frozenset({"IDENTIFY", "GET_LOG_PAGE", "GET_FEATURES"})
+# Those that QEMU knows no name for: reservation report, I/O management receive; NVMe-MI receive, security receive, get
+# LBA status. Directive receive (0x1a) is not among them, since it can allocate streams.
+NVME_READ_OPCODES = frozenset({"0xe", "0x12"})
+NVME_ADMIN_READ_OPCODES = frozenset({"0x1e", "0x82", "0x86"})
 NVME_ADMIN_CONTROL = frozenset({
     "CREATE_SQ", "DELETE_SQ", "CREATE_CQ", "DELETE_CQ", "ABORT", "SET_FEATURES", "ASYNC_EV_REQ", "DBBUF_CONFIG",
 })
@@ -61,7 +65,8 @@ ATA_READ = frozenset({
 # device reset, recalibrate, initialise parameters, set multiple, standby and idle, flush cache (EXT), set features
 ATA_CONTROL = frozenset({0x08, 0x10, 0x91, 0xC6, 0xE0, 0xE1, 0xE2, 0xE3, 0xE6, 0xE7, 0xEA, 0xEF})
 
-_NVME = re.compile(r"pci_nvme_(io|admin)_cmd .*?opc (0x[0-9a-f]+)(?: opname '(?:NVME_(?:NVM|ADM|ZNS)_CMD_)?(\w*)')?")
+_NVME = re.compile(
+    r"pci_nvme_(io|admin)_cmd .*?opc (0x[0-9a-f]+)(?: opname '(?:NVME_(?:NVM|ADM|ZNS|ZONED)_CMD_)?(\w*)')?")
 _SCSI = re.compile(r"scsi_req_parsed .*?command (\d+) dir (-?\d+)")
 _ATA = re.compile(r"ide_exec_cmd .*?cmd (0x[0-9a-f]+)")
 _MARK = re.compile(r"pci_nvme_read cid \d+ nsid (\d+) nlb 1 .*lba (0x[0-9a-f]+)")
@@ -99,8 +104,11 @@ def parse_trace(lines: Iterable[str], *, marker_nsid: int | None = None) -> Iter
             path = files.get(found[1], UNKNOWN)
             yield Traced("block", f"write of {found[3]} bytes at {found[2]}", Class.WRITE, path)
         elif found := _NVME.search(line):
-            name = found[3] or found[2]
-            lists = (NVME_READ, NVME_CONTROL) if found[1] == "io" else (NVME_ADMIN_READ, NVME_ADMIN_CONTROL)
+            name = found[2] if found[3] in {None, "UNKNOWN"} else found[3]
+            lists = (
+                (NVME_READ | NVME_READ_OPCODES, NVME_CONTROL) if found[1] == "io"
+                else (NVME_ADMIN_READ | NVME_ADMIN_READ_OPCODES, NVME_ADMIN_CONTROL)
+            )
             yield Traced("nvme", f"{found[1]} {name}", _classify(name, *lists))
         elif found := _SCSI.search(line):
             opcode = int(found[1])

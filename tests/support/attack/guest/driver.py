@@ -148,6 +148,11 @@ def tidy(env: dict[str, str]) -> list[str]:
         if name.startswith("loop") and read(f"/sys/block/{name}/loop/backing_file").startswith("/dev/"):
             left.append(name)
             shell(f"losetup -d /dev/{name}", env, 10)
+    # A dd to a node that is not there must not leave a file which then stands for it.
+    for path in (*glob.glob("/dev/md[0-9]*"), *glob.glob("/dev/mapper/wall*"), *glob.glob("/dev/wallgroup/*")):
+        if not Path(path).is_block_device() and not os.path.islink(path):
+            left.append(path)
+            Path(path).unlink()
     return left
 
 

@@ -1,7 +1,8 @@
 /* Try to mount and to write a disk that comes and goes, as fast as the machine can.
- *   race DIRECTORY STOP-FILE MAJOR FIRST LAST
+ *   race DIRECTORY MAJOR FIRST LAST [NICENESS]
  * Looks at the device numbers MAJOR:FIRST to MAJOR:LAST through nodes of its own in DIRECTORY: nobody needs to make
- * them, and no event is waited for. Ends when STOP-FILE is there; prints one JSON line with the tries by what became of
+ * them, and no event is waited for. All names are relative to DIRECTORY, which may be mounted elsewhere meanwhile, as
+ * happens when it is started by the first stage of a boot. Ends when DIRECTORY/stop is there; prints one JSON line with the tries by what became of
  * them (absent: there was no disk at that moment, which is no try). DIRECTORY/tries says meanwhile how many there were.
  * A write that succeeds is what it must never see. What is there at the start is left alone.
  */
@@ -26,13 +27,13 @@
 #define LOOK_EVERY 16
 /* A number without a disk costs the kernel a search for a driver; one with a disk is tried again at once. */
 #define AGAIN 64
+#define MOUNT_EVERY 8
 
 struct tally {
     unsigned long tries, absent, opened, wrote, mounted, mounted_read_only, open_errors[256], write_errors[256], mount_errors[256];
 };
 
 static struct tally tallies[THREADS];
-static const char *directory, *stop;
 static unsigned first, last, major_number;
 
 static int is_absent(void)
@@ -85,24 +86,26 @@ static int try_node(struct tally *tally, const char *node, const char *point, un
             tally->write_errors[errno & 255]++;
         close(fd);
     }
-    try_mount(tally, node, point, "ext4", 0);
-    try_mount(tally, node, point, "ext4", MS_RDONLY);
+    /* Unmounting waits for every processor; most of the tries are to be quick ones. */
+    if (tally->tries % MOUNT_EVERY == 0) {
+        try_mount(tally, node, point, "ext4", 0);
+        try_mount(tally, node, point, "ext4", MS_RDONLY);
+    }
     return 1;
 }
 
 static void tell(void)
 {
     unsigned long tries = 0;
-    char path[256], text[32];
+    char text[32];
     int fd, length;
 
     for (int thread = 0; thread < THREADS; thread++)
         tries += tallies[thread].tries;
-    snprintf(path, sizeof path, "%s/tries", directory);
     length = snprintf(text, sizeof text, "%020lu\n", tries);
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    fd = open("tries", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || pwrite(fd, text, (size_t)length, 0) != length)
-        perror(path);
+        perror("tries");
     close(fd);
 }
 
@@ -110,15 +113,15 @@ static void *run(void *argument)
 {
     struct tally *tally = argument;
     unsigned char *page = aligned_alloc(PAGE, PAGE);
-    char node[NODES][256], point[256], there[NODES] = {0};
+    char node[NODES][32], point[32], there[NODES] = {0};
     unsigned number = (unsigned)(tally - tallies), count = last - first + 1, round;
     int fd;
 
     memset(page, 0x77, PAGE);
-    snprintf(point, sizeof point, "%s/point-%u", directory, number);
+    snprintf(point, sizeof point, "point-%u", number);
     mkdir(point, 0700);
     for (unsigned at = 0; at < count; at++) {
-        snprintf(node[at], sizeof node[at], "%s/node-%u-%u", directory, number, first + at);
+        snprintf(node[at], sizeof node[at], "node-%u-%u", number, first + at);
         unlink(node[at]);
         if (mknod(node[at], S_IFBLK | 0600, makedev(major_number, first + at)) < 0) {
             fprintf(stderr, "mknod: %s\n", strerror(errno));
@@ -128,7 +131,7 @@ static void *run(void *argument)
         there[at] = fd >= 0;
         close(fd);
     }
-    for (round = 0; round % LOOK_EVERY || access(stop, F_OK) != 0; round++) {
+    for (round = 0; round % LOOK_EVERY || access("stop", F_OK) != 0; round++) {
         if (round % LOOK_EVERY == 0)
             tell();
         for (unsigned at = 0; at < count; at++)
@@ -159,16 +162,20 @@ int main(int argc, char **argv)
     pthread_t threads[THREADS];
     struct tally sum = {0};
 
-    if (argc != 6)
+    if (argc != 5 && argc != 6)
         return 2;
-    directory = argv[1];
-    stop = argv[2];
-    major_number = (unsigned)atoi(argv[3]);
-    first = (unsigned)atoi(argv[4]);
-    last = (unsigned)atoi(argv[5]);
+    major_number = (unsigned)atoi(argv[2]);
+    first = (unsigned)atoi(argv[3]);
+    last = (unsigned)atoi(argv[4]);
     if (last < first || last - first >= NODES)
         return 2;
-    mkdir(directory, 0700);
+    mkdir(argv[1], 0700);
+    if (chdir(argv[1]) < 0) {
+        perror(argv[1]);
+        return 1;
+    }
+    if (argc == 6 && nice(atoi(argv[5])) < 0)
+        perror("nice");
     for (int at = 0; at < THREADS; at++)
         pthread_create(&threads[at], NULL, run, &tallies[at]);
     for (int at = 0; at < THREADS; at++) {

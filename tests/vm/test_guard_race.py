@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from builder.attackkit import ensure_kit
 from builder.qemu import BuiltImage
 from builder.vm import VmSpec

@@ -34,14 +34,14 @@ bool guard_nvme_io_reads(u8 opcode)
 	return false;
 }
 
-/* Admin commands that a program may send. Nothing of a controller is ever granted: these hold for every disk on it. */
+/* Admin commands that a program may send. Nothing of a controller is ever granted: these hold for every disk on it.
+ * Directive receive (0x1a) is not among them: it can allocate streams. */
 bool guard_nvme_user_admin_reads(u8 opcode, u8 fctype)
 {
 	switch (opcode) {
 	case 0x02:	/* get log page */
 	case 0x06:	/* identify */
 	case 0x0a:	/* get features */
-	case 0x1a:	/* directive receive */
 	case 0x1e:	/* NVMe-MI receive */
 	case 0x82:	/* security receive */
 	case 0x86:	/* get LBA status */

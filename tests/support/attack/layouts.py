@@ -64,9 +64,6 @@ SHARED = (
             f"{ONE_PARTITION} && mkfs.ext4 -q -F $T && mount $T $M && {TREE} && exec 3> $M/deleted && "
             "head -c 100000 /dev/urandom >&3 && sync -f $M && rm $M/deleted && echo torn > $M/half && $A shutdown $M 1; "
             "exec 3>&-; umount $M", part="p1"),
-    _layout("btrfs", "btrfs RAID1 over two disks, log tree", "nvme btrfs",
-            f"mkfs.btrfs -q -f -d raid1 -m raid1 $TS && mount -o commit=300 $T $M.btrfs && M=$M.btrfs && {TREE} && sync -f $M && "
-            "echo torn > $M/half && sync $M/half", release="umount $M.btrfs", disks=2, size_mib=128),
     _layout("f2fs", "f2fs, files to roll forward", "nvme f2fs",
             f"mkfs.f2fs -q -f $T && mount $T $M && {TREE} && sync -f $M && echo torn > $M/half && sync $M/half && "
             "$A shutdown $M 2; umount $M"),
@@ -93,6 +90,10 @@ SHARED = (
             "printf x | cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 --pbkdf-force-iterations 1000 $T -"),
     _layout("swap", "swap with a hibernated system", "nvme swap",
             "mkswap -q $T && printf 'SWAPSPACE2S1SUSPEND\\0' | dd of=$T bs=1 seek=4076 conv=notrunc,fsync"),
+    # The last: every sfdisk ends with a sync of all file systems, and that would empty the log tree.
+    _layout("btrfs", "btrfs RAID1 over two disks, log tree", "nvme btrfs",
+            f"mkfs.btrfs -q -f -d raid1 -m raid1 $TS && mount -o commit=300 $T $M.btrfs && M=$M.btrfs && {TREE} && sync -f $M && "
+            "echo torn > $M/half && sync $M/half", release="umount $M.btrfs", disks=2, size_mib=128),
 )
 PATHS = _layout("multipath", "multipath, two controllers", "nvme paths", "mkfs.ext4 -q -F $T")
 MACHINE = Layout("machine", "the machine itself", (), frozenset({"machine"}), "")

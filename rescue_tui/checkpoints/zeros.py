@@ -107,17 +107,34 @@ class _Inspection:
                 self._judge(run)
         for tensors, (offset, length, count) in self.runs_of.items():
             places = "a run" if count == 1 else f"{count} runs"
-            self._add(Severity.WARNING, "zero-run", None, offset, length, tensors,
-                      f"{length} zero bytes in {places} of whole 4 KiB blocks lie between other values; "
-                      "they can be right, or lost blocks")
+            self._add(
+                Severity.WARNING,
+                "zero-run",
+                None,
+                offset,
+                length,
+                tensors,
+                f"{length} zero bytes in {places} of whole 4 KiB blocks lie between other values; "
+                "they can be right, or lost blocks",
+            )
         for span in self.lost:
             names = _names(self._touched(span.offset, span.end, 1))
             self.damaged.update(names)
-            self._add(Severity.ERROR, "unreadable", Verdict.INCOMPLETE, span.offset, span.length, names,
-                      f"{span.length} bytes can't be read from the medium")
+            self._add(
+                Severity.ERROR,
+                "unreadable",
+                Verdict.INCOMPLETE,
+                span.offset,
+                span.length,
+                names,
+                f"{span.length} bytes can't be read from the medium",
+            )
         if self.omitted:
-            self._append(CheckpointFinding(Severity.WARNING, "findings-omitted", f"{self.omitted} more like these",
-                                           file=self.source.name))
+            self._append(
+                CheckpointFinding(
+                    Severity.WARNING, "findings-omitted", f"{self.omitted} more like these", file=self.source.name
+                )
+            )
         return ZeroReport(tuple(self.findings), frozenset(self.damaged))
 
     def _segments(self) -> Iterator[Span]:
@@ -217,8 +234,11 @@ class _Inspection:
 
     def _at_end(self, run: _Run) -> bool:
         rest = self.source.size_bytes - self.payload_end
-        return run.last >= self.payload_end and rest <= PAGE_BYTES and _is_zero(
-            self._bytes(self.payload_end, self.source.size_bytes))
+        return (
+            run.last >= self.payload_end
+            and rest <= PAGE_BYTES
+            and _is_zero(self._bytes(self.payload_end, self.source.size_bytes))
+        )
 
     def _judge(self, run: _Run) -> None:
         touched = self._touched(run.first, run.last, _TOUCH_BYTES)
@@ -235,12 +255,23 @@ class _Inspection:
             on_edge = at_end and len(touched) > 1 and touched[0].offset == run.offset
             if partial or on_edge:
                 where = "to the end of the file " if at_end else ""
-                self._damage("data-in-hole", run, names, f"{length} bytes {where}were never written: a hole of the "
-                             "file system lies under these tensors")
+                self._damage(
+                    "data-in-hole",
+                    run,
+                    names,
+                    f"{length} bytes {where}were never written: a hole of the file system lies under these tensors",
+                )
             else:
-                self._add(Severity.WARNING, "data-in-hole", None, run.offset, length, names,
-                          f"{length} bytes lie in a hole of the file system that takes whole tensors; a sparse copy "
-                          "of zero tensors looks like that")
+                self._add(
+                    Severity.WARNING,
+                    "data-in-hole",
+                    None,
+                    run.offset,
+                    length,
+                    names,
+                    f"{length} bytes lie in a hole of the file system that takes whole tensors; a sparse copy "
+                    "of zero tensors looks like that",
+                )
         elif partial and at_end:
             if length >= PAGE_BYTES or (from_page and length >= _TOUCH_BYTES):
                 self._damage("zero-tail", run, names, f"the last {length} bytes are zeros that begin inside a tensor")
@@ -254,22 +285,42 @@ class _Inspection:
     def _all_zero(self, run: _Run, names: tuple[str, ...], count: int) -> None:
         length = run.end - run.offset
         if run.hole:
-            self._damage("data-in-hole", run, names, f"the whole payload of {length} bytes was never written: it lies "
-                         "in a hole of the file system")
+            self._damage(
+                "data-in-hole",
+                run,
+                names,
+                f"the whole payload of {length} bytes was never written: it lies in a hole of the file system",
+            )
         elif count > 1:
             self._damage("zero-payload", run, names, f"all {count} tensors are nothing but zeros")
         else:
-            self._add(Severity.WARNING, "zero-payload", None, run.offset, length, names,
-                      "the only tensor is nothing but zeros")
+            self._add(
+                Severity.WARNING,
+                "zero-payload",
+                None,
+                run.offset,
+                length,
+                names,
+                "the only tensor is nothing but zeros",
+            )
 
     def _damage(self, code: str, run: _Run, names: tuple[str, ...], summary: str) -> None:
         self.damaged.update(names)
         self._add(Severity.ERROR, code, Verdict.INCOMPLETE, run.offset, run.end - run.offset, names, summary)
 
-    def _add(self, severity: Severity, code: str, verdict: Verdict | None, offset: int, length: int,
-             names: tuple[str, ...], summary: str) -> None:
-        self._append(CheckpointFinding(severity, code, summary, verdict, self.source.name, offset + self.shift, length,
-                                       names))
+    def _add(
+        self,
+        severity: Severity,
+        code: str,
+        verdict: Verdict | None,
+        offset: int,
+        length: int,
+        names: tuple[str, ...],
+        summary: str,
+    ) -> None:
+        self._append(
+            CheckpointFinding(severity, code, summary, verdict, self.source.name, offset + self.shift, length, names)
+        )
 
     def _append(self, finding: CheckpointFinding) -> None:
         if len(self.findings) < 4 * _FINDINGS:

@@ -38,8 +38,11 @@ class HoleySource(BytesSource):
         return BytesSource.read_at(self, offset, length)
 
 
-SPANS = [PayloadSpan(HEADER, 20000, ("a",)), PayloadSpan(HEADER + 20000, 30000, ("b",)),
-         PayloadSpan(HEADER + 50000, 10000, ("c",))]
+SPANS = [
+    PayloadSpan(HEADER, 20000, ("a",)),
+    PayloadSpan(HEADER + 20000, 30000, ("b",)),
+    PayloadSpan(HEADER + 50000, 10000, ("c",)),
+]
 GOOD = noise(HEADER + 60000)
 
 
@@ -150,10 +153,15 @@ def test_spans_far_apart_are_read_without_what_lies_between() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(-5, 70000), st.integers(-5, 70000)), max_size=8),
-       st.lists(st.tuples(st.integers(0, 70000), st.integers(0, 70000)), max_size=6), st.booleans())
+@given(
+    st.lists(st.tuples(st.integers(-5, 70000), st.integers(-5, 70000)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 70000), st.integers(0, 70000)), max_size=6),
+    st.booleans(),
+)
 def test_any_spans_over_any_zeros_end_in_a_report(
-    places: list[tuple[int, int]], zeros: list[tuple[int, int]], sparse: bool,
+    places: list[tuple[int, int]],
+    zeros: list[tuple[int, int]],
+    sparse: bool,
 ) -> None:
     data = GOOD
     for start, length in zeros:

@@ -6,13 +6,14 @@ import struct
 from dataclasses import dataclass, field
 
 from rescue_tui.checkpoints import limits
-from rescue_tui.checkpoints.pickle_nodes import Call, FaultKind, Global, Key, PersistentId
+from rescue_tui.checkpoints.pickle_nodes import Call, FaultKind, Global, Key, PersistentId, Place
 
 NODES = 2_000_000  # containers and calls that one pickle may make
 MARKS = 5 * limits.NESTING
 INT_BYTES = 1024
 LINE_BYTES = 64 << 10
 KEY_ITEMS = 8
+RECENT_TEXTS = 4
 
 _DICTS = frozenset({("collections", "OrderedDict"), ("collections", "defaultdict"), ("collections", "Counter")})
 _ENCODE = ("_codecs", "encode")
@@ -56,6 +57,9 @@ class Machine:
     names: dict[tuple[str, str], Global] = field(default_factory=dict)
     nodes: int = 0
     encoded_bytes: int = 0
+    persistent: list[PersistentId] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
+    recent: list[tuple[str, int, int]] = field(default_factory=list)
 
     # Reading
 
@@ -95,11 +99,21 @@ class Machine:
             raise malformed("text with an escape that is none") from None
 
     def text(self, length: int) -> str:
+        offset = self.at
         raw = self.take(length)
         try:
-            return raw.decode("utf-8", "surrogatepass")
+            text = raw.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             raise malformed("text that is not UTF-8") from None
+        self.recent.append((text, offset, length))
+        if len(self.recent) > RECENT_TEXTS:
+            del self.recent[0]
+        return text
+
+    def binary(self, length: int) -> bytes:
+        value = self.take(length)
+        self.places[id(value)] = Place(value, self.at - length, length)
+        return value
 
     # Stack
 
@@ -160,9 +174,18 @@ class Machine:
         if self.encoded_bytes > len(self.data):
             raise Stopped(FaultKind.LIMIT, "more encoded bytes than the pickle is long")
         try:
-            return text.encode("latin-1")
+            value = text.encode("latin-1")
         except UnicodeEncodeError:
             raise malformed("text that is not latin-1") from None
+        for known, offset, length in self.recent:
+            if known is text:
+                self.places[id(value)] = Place(value, offset, length, length != len(value))
+        return value
+
+    def refer(self, value: object) -> None:
+        reference = PersistentId(value)
+        self.persistent.append(reference)
+        self.node(reference)
 
     def mapping(self, args: tuple[object, ...]) -> dict[object, object]:
         made: dict[object, object] = {}

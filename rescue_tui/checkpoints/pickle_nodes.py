@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from rescue_tui.checkpoints import limits
 
@@ -71,15 +72,31 @@ class Key:
     value: object
 
 
+class Place(NamedTuple):
+    """Where the pickle stores a bytes object; ``utf8``: as UTF-8 of latin-1 text (protocol 2), else as it is."""
+
+    value: bytes
+    offset: int
+    length: int
+    utf8: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The outcome: ``root`` is None where there is a fault; ``end_offset`` is behind STOP (or where the fault is)."""
+    """The outcome: ``root`` is None where there is a fault; ``end_offset`` is behind STOP (or where the fault is).
+
+    ``persistent`` holds every reference out of the pickle, whether the root reaches it or not. ``places`` tells by
+    ``id()`` of a bytes object in the tree where its bytes lie; text that was memoized long before it was encoded has
+    none.
+    """
 
     root: object
     end_offset: int
     fault: Fault | None = None
     globals: tuple[Global, ...] = ()
     opcodes: int = 0
+    persistent: tuple[PersistentId, ...] = ()
+    places: Mapping[int, Place] = field(default_factory=dict)
 
 
 _NOTHING: Mapping[object, object] = MappingProxyType({})
@@ -125,16 +142,18 @@ def _everywhere(node: object) -> bool:
 
 
 def paths(root: object, enter: Callable[[object], bool] = _everywhere,
-          most: int = 1_000_000) -> Iterator[tuple[tuple[object, ...], object]]:
+          most: int = 1_000_000, inside: Callable[[object], Iterator[tuple[object, object]]] = children,
+          ) -> Iterator[tuple[tuple[object, ...], object]]:
     """Every node with its path of keys and indexes from the root, in order; at most ``most`` of them.
 
-    A node is not entered again below itself, nor below `limits.NESTING` levels, nor if ``enter`` says no.
+    A node is not entered again below itself, nor below `limits.NESTING` levels, nor if ``enter`` says no. ``inside``
+    says what lies in a node.
     """
     count = 0
     yield (), root
     if not enter(root):
         return
-    pending: list[tuple[tuple[object, ...], int, Iterator[tuple[object, object]]]] = [((), id(root), children(root))]
+    pending: list[tuple[tuple[object, ...], int, Iterator[tuple[object, object]]]] = [((), id(root), inside(root))]
     above = {id(root)}
     while pending:
         path, itself, inner = pending[-1]
@@ -151,4 +170,4 @@ def paths(root: object, enter: Callable[[object], bool] = _everywhere,
         if (isinstance(node, dict | list | tuple | Call) and len(pending) < limits.NESTING and id(node) not in above
                 and enter(node)):
             above.add(id(node))
-            pending.append(((*path, key), id(node), children(node)))
+            pending.append(((*path, key), id(node), inside(node)))

@@ -1,6 +1,6 @@
 """A pickle as an inert tree: what it would build is described, nothing is imported, called or executed.
 
-    walk(data, offset=0) -> Walk(root, end_offset, fault, globals, opcodes)
+    walk(data, offset=0) -> Walk(root, end_offset, fault, globals, opcodes, persistent, places)
 
 The tree is made of plain ``dict``, ``list``, ``tuple``, ``str``, ``bytes``, ``int``, ``float``, ``bool``, ``None`` and
 of four node types with identity semantics:
@@ -35,13 +35,15 @@ from rescue_tui.checkpoints.pickle_nodes import (
     Global,
     Key,
     PersistentId,
+    Place,
     Walk,
     children,
     fields,
     paths,
 )
 
-__all__ = ["Call", "Fault", "FaultKind", "Global", "Key", "PersistentId", "Walk", "children", "fields", "paths", "walk"]
+__all__ = ["Call", "Fault", "FaultKind", "Global", "Key", "PersistentId", "Place", "Walk", "children", "fields",
+           "paths", "walk"]
 
 _U8 = struct.Struct("<B")
 _U16 = struct.Struct("<H")
@@ -203,9 +205,9 @@ _OPERATIONS: dict[bytes, _Operation] = {
     b"\x8d": lambda m: m.stack.append(m.text(m.number(_U64))), b"V": lambda m: m.stack.append(m.escaped_line()),
     b"S": _string_line, b"T": lambda m: m.old_string(m.take(m.number(_I32))),
     b"U": lambda m: m.old_string(m.take(m.number(_U8))),
-    b"B": lambda m: m.stack.append(m.take(m.number(_U32))), b"C": lambda m: m.stack.append(m.take(m.number(_U8))),
-    b"\x8e": lambda m: m.stack.append(m.take(m.number(_U64))),
-    b"\x96": lambda m: m.stack.append(m.take(m.number(_U64))),
+    b"B": lambda m: m.stack.append(m.binary(m.number(_U32))), b"C": lambda m: m.stack.append(m.binary(m.number(_U8))),
+    b"\x8e": lambda m: m.stack.append(m.binary(m.number(_U64))),
+    b"\x96": lambda m: m.stack.append(m.binary(m.number(_U64))),
     b"\x97": _no_buffer, b"\x98": _no_buffer,
     b"]": lambda m: m.node([]), b"l": lambda m: m.node(m.since_mark()), b"a": _append, b"e": _appends,
     b")": _constant(()), b"t": lambda m: m.node(tuple(m.since_mark())),
@@ -216,7 +218,7 @@ _OPERATIONS: dict[bytes, _Operation] = {
     b"c": _global, b"\x93": _stack_global, b"R": _reduce, b"\x81": _reduce, b"\x92": _new_with_keywords,
     b"o": _object, b"i": _instance, b"b": Machine.build,
     b"\x82": _extension(_U8), b"\x83": _extension(_U16), b"\x84": _extension(_I32),
-    b"P": lambda m: m.node(PersistentId(m.line())), b"Q": lambda m: m.node(PersistentId(m.pop())),
+    b"P": lambda m: m.refer(m.line()), b"Q": lambda m: m.refer(m.pop()),
     b"p": lambda m: m.put(m.decimal(m.line())), b"q": lambda m: m.put(m.number(_U8)),
     b"r": lambda m: m.put(m.number(_U32)), b"\x94": _memoize,
     b"g": lambda m: m.get(m.decimal(m.line())), b"h": lambda m: m.get(m.number(_U8)),
@@ -244,11 +246,12 @@ def walk(data: bytes, offset: int = 0) -> Walk:
             if code == _STOP:
                 if len(machine.stack) != 1 or machine.marks:
                     raise malformed("STOP with a stack that is not one object")
-                return Walk(machine.stack[0], machine.at, None, tuple(machine.names.values()), opcodes)
+                return Walk(machine.stack[0], machine.at, None, tuple(machine.names.values()), opcodes,
+                            tuple(machine.persistent), machine.places)
             operation = _TABLE[code]
             if operation is None:
                 raise malformed(f"opcode 0x{code:02x} does not exist")
             operation(machine)
     except Stopped as stopped:
         fault = Fault(stopped.kind, at, stopped.reason)
-        return Walk(None, at, fault, tuple(machine.names.values()), opcodes)
+        return Walk(None, at, fault, tuple(machine.names.values()), opcodes, tuple(machine.persistent))

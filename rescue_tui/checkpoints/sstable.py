@@ -204,7 +204,7 @@ class _Reader:
         reach = 0
         for number, one in enumerate(handles):
             if one.offset != reach:
-                self.fault("bad-block", f"block {number} does not begin where the one before ends", one.offset, one.size)
+                self.fault("bad-block", f"block {number} does not follow the one before it", one.offset, one.size)
             reach = one.offset + one.size + _TRAILER.size
             self.take(one, f"block {number}")
         return True

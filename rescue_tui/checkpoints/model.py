@@ -66,7 +66,8 @@ class Block:
 
     ``origin`` and ``shape`` (elements) place it in the tensor. ``start`` and ``strides`` (elements) pick its elements
     from the decoded run; strides None means C order. ``codec`` names what the stored bytes must be decoded with
-    ("" stored as they are, "zstd", "deflate", "blosc").
+    ("" stored as they are, "zstd", "gzip", "zlib", "deflate", "blosc"). ``inline`` holds the stored bytes themselves
+    where they are part of a compressed node; file, offset and length are then those of the node.
     """
 
     file: str
@@ -78,6 +79,7 @@ class Block:
     start: int = 0
     strides: tuple[int, ...] | None = None
     codec: str = ""
+    inline: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

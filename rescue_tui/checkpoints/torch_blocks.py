@@ -136,7 +136,8 @@ def _end(tensor: TensorRef, place: StoragePlace) -> int:
 
 def _block(tensor: TensorRef, place: StoragePlace, file: str) -> Block:
     origin = (0,) * len(tensor.shape)
-    dense = tensor.strides == c_strides(tensor.shape) or tensor.count == 1
+    dense = all(size == 1 or stride == step for size, stride, step
+                in zip(tensor.shape, tensor.strides, c_strides(tensor.shape), strict=True))
     strides = None if dense else tensor.strides
     if place.codec:
         # Only the whole run can be decoded.

@@ -171,7 +171,8 @@ _META = frozenset({"torch._utils._rebuild_meta_tensor_no_storage", "torch._utils
 _AROUND = frozenset({
     "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state",
     "torch._utils._rebuild_device_tensor_from_numpy", "torch._utils._rebuild_device_tensor_from_cpu_tensor",
-    "torch._utils._rebuild_xla_tensor", "torch.jit._pickle.restore_type_tag", "torch.jit._pickle.build_tensorlist",
+    "torch._utils._rebuild_xla_tensor", "torch.nn.parameter.Parameter", "torch.autograd.variable.Variable",
+    "torch.jit._pickle.restore_type_tag", "torch.jit._pickle.build_tensorlist",
     "torch.jit._pickle.build_intlist", "torch.jit._pickle.build_doublelist", "torch.jit._pickle.build_boollist",
 })
 _FROM_TYPE = frozenset({"torch._tensor._rebuild_from_type_v2", "torch._tensor._rebuild_from_type"})
@@ -208,7 +209,7 @@ def _array(name: str, call: Call, walk: Walk) -> TensorRef | None:
                      Inline(place.offset, place.length, "utf8-latin1" if place.utf8 else ""))
 
 
-def _inside(node: object) -> Iterator[tuple[object, object]]:
+def inside(node: object) -> Iterator[tuple[object, object]]:
     """What lies in a node, with the parts of tensors that are made of tensors under names of their own."""
     if not isinstance(node, Call):
         yield from children(node)
@@ -227,7 +228,11 @@ def _inside(node: object) -> Iterator[tuple[object, object]]:
     elif node.dotted == "torch._utils._rebuild_nested_tensor":
         yield from zip(_NESTED_PARTS, args, strict=False)
     else:
-        yield from ((index, arg) for index, arg in enumerate(args) if isinstance(arg, Call | dict | list | tuple))
+        for values in (args, node.state):
+            if isinstance(values, tuple):
+                yield from ((index, value) for index, value in enumerate(values)
+                            if isinstance(value, Call | PersistentId | list | tuple)
+                            or (isinstance(value, dict) and values is args))
         yield from children(node)
 
 
@@ -365,11 +370,15 @@ def some(names: tuple[str, ...], most: int = 5) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+def most_paths(walk: Walk) -> int:
+    """How many paths of a tree are looked at: a shared node counts each time, and hostile trees share it endlessly."""
+    return 10_000 + 4 * walk.opcodes
+
+
 def collect(walk: Walk, prefix: str = "") -> Objects:
     """Everything that a pickle declares. ``prefix`` is put before names. Bounded for any tree."""
     collector = _Collector(walk, prefix)
-    # Paths of a shared node count each time: a hostile tree has exponentially many, a real one few more than opcodes.
-    for path, node in paths(walk.root, _enters, 10_000 + 4 * walk.opcodes, _inside):
+    for path, node in paths(walk.root, _enters, most_paths(walk), inside):
         collector.visit(path, node)
     storages: dict[str, StorageRef] = {}
     clashes: list[str] = []

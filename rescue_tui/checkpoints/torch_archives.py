@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rescue_tui.checkpoints.model import Verdict
-from rescue_tui.checkpoints.source import EndOfBytes, Source, Window
+from rescue_tui.checkpoints.source import Source, UnreadableBytes, Window
 from rescue_tui.checkpoints.torch_payload import PickleSizes
 from rescue_tui.checkpoints.zip_records import (
+    END64_MAGIC,
+    END_AT,
+    END_MAGIC,
     LOCAL_MAGIC,
+    TAIL_BYTES,
     Archive,
     BrokenDirectory,
     EndRecord,
     Trouble,
     end_behind,
     find_end,
+    peek,
     read_directory,
 )
 from rescue_tui.checkpoints.zip_walk import walk_records
@@ -48,9 +53,12 @@ def _listed(source: Source, end: EndRecord) -> Archive:
     try:
         return read_directory(source, end)
     except BrokenDirectory as broken:
-        walked = walk_records(source, max(end.begin, 0), PickleSizes(source)).archive
         trouble = Trouble("directory", broken.summary, broken.offset, end.end - broken.offset)
-        return Archive(walked.records, (trouble, *walked.troubles), False, end.begin, end.end)
+    except UnreadableBytes as error:
+        trouble = Trouble("unreadable", f"The central directory can't be read: {error.reason}.", error.offset,
+                          error.length, (), Verdict.INCOMPLETE)
+    walked = walk_records(source, max(end.begin, 0), PickleSizes(source)).archive
+    return Archive(walked.records, (trouble, *walked.troubles), False, end.begin, end.end)
 
 
 def _before(source: Source, begin: int, troubles: list[Trouble]) -> list[Archive]:
@@ -59,7 +67,7 @@ def _before(source: Source, begin: int, troubles: list[Trouble]) -> list[Archive
         window = Window(source, 0, begin)
         end = find_end(window, begin, exact=True)
         if end is None:
-            if _magic(source, 0) == LOCAL_MAGIC:
+            if peek(source, 0, len(LOCAL_MAGIC)) == LOCAL_MAGIC:
                 parts.insert(0, walk_records(window, 0, PickleSizes(window)).archive)
             else:
                 troubles.append(Trouble("prefix-bytes", f"{begin} bytes lie in front of the archive.", 0, begin))
@@ -80,14 +88,14 @@ def _forward(source: Source, begin: int, troubles: list[Trouble]) -> list[Archiv
             return parts
         parts.append(_listed(source, end))
         at = end.end
-        if _magic(source, at) != LOCAL_MAGIC:
+        if peek(source, at, len(LOCAL_MAGIC)) != LOCAL_MAGIC:
             _trailing(source, at, troubles)
             return parts
     return parts
 
 
 def _behind(source: Source, at: int, troubles: list[Trouble]) -> list[Archive]:
-    if at < source.size_bytes and _magic(source, at) == LOCAL_MAGIC:
+    if at < source.size_bytes and peek(source, at, len(LOCAL_MAGIC)) == LOCAL_MAGIC:
         return _forward(source, at, troubles)
     _trailing(source, at, troubles)
     return []
@@ -113,16 +121,6 @@ def _without_end(source: Source, archive: Archive, directory: int | None) -> Arc
 
 def _has_end(source: Source, directory: int) -> bool:
     """Whether an end record closes the file although it does not lead to the directory: damage, not a cut."""
-    length = min(_TAIL, source.size_bytes - directory)
-    tail = source.read_at(source.size_bytes - length, length)
-    return len(tail) == _TAIL and (tail[:4] == b"PK\x06\x06" or tail[-22:-18] == b"PK\x05\x06")
-
-
-_TAIL = 98
-
-
-def _magic(source: Source, at: int) -> bytes:
-    try:
-        return source.read_at(at, len(LOCAL_MAGIC))
-    except EndOfBytes:
-        return b""
+    length = min(TAIL_BYTES, source.size_bytes - directory)
+    tail = peek(source, source.size_bytes - length, length)
+    return len(tail) == TAIL_BYTES and (tail.startswith(END64_MAGIC) or tail.rfind(END_MAGIC) == END_AT)

@@ -269,10 +269,12 @@ class _Judge:
 
     def _byteorder(self) -> bytes:
         record = self.by_name.get("byteorder")
-        order = record_bytes(self.source, record, _SMALL_BYTES) if record is not None else b"little"
+        if record is None or not record.whole:
+            return b"little"
+        order = record_bytes(self.source, record, _SMALL_BYTES)
         if order not in (b"little", b"big"):
             self.sink.error("byteorder", Verdict.CORRUPT, "The record byteorder says neither little nor big.",
-                            record.payload if record else None, record.stored_bytes if record else None)
+                            record.payload, record.stored_bytes)
         return order or b"little"
 
     def _place(self, name: str) -> StoragePlace | None:

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from rescue_tui.checkpoints.limits import NAME_BYTES, TENSORS
 from rescue_tui.checkpoints.model import Verdict
-from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Source
+from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Source, UnreadableBytes
 
 LOCAL_MAGIC = b"PK\x03\x04"
 CENTRAL_MAGIC = b"PK\x01\x02"
 DESCRIPTOR_MAGIC = b"PK\x07\x08"
 END_MAGIC = b"PK\x05\x06"
-_END64_MAGIC = b"PK\x06\x06"
+_SIGNATURE = b"PK"
+END64_MAGIC = b"PK\x06\x06"
 _LOCATOR_MAGIC = b"PK\x06\x07"
 LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -37,7 +38,8 @@ _FULL32, _FULL16 = 0xFFFFFFFF, 0xFFFF
 HAS_DESCRIPTOR = 0x0008
 STORED, DEFLATED = 0, 8
 ALIGNMENT = 64
-TAIL_BYTES = _END64.size + _LOCATOR.size + _END.size
+END_AT = _END64.size + _LOCATOR.size  # of the classic end record within the tail
+TAIL_BYTES = END_AT + _END.size
 _SEARCH_BYTES = _END.size + 0xFFFF
 _DIRECTORY_BYTES = 128 << 20
 
@@ -127,15 +129,24 @@ class Archive:
     end: int
 
 
-def local_header(source: Source, at: int) -> LocalHeader | None:
-    """The local header at an offset, None if there is none or the file ends within."""
+def peek(source: Source, at: int, length: int) -> bytes:
+    """Bytes that decide where to go on; empty where the file ends before, or the medium does not give them."""
     try:
-        magic, _, flags, method, _, _, crc, stored, size, name_bytes, extra_bytes = LOCAL.unpack(
-            source.read_at(at, LOCAL.size))
-        if magic != LOCAL_MAGIC or not name_bytes or name_bytes > NAME_BYTES:
-            return None
-        rest = source.read_at(at + LOCAL.size, name_bytes + extra_bytes)
-    except EndOfBytes:
+        return source.read_at(at, length)
+    except (EndOfBytes, UnreadableBytes):
+        return b""
+
+
+def local_header(source: Source, at: int) -> LocalHeader | None:
+    """The local header at an offset, None if there is none, the file ends within or it can't be read."""
+    fixed = peek(source, at, LOCAL.size)
+    if not fixed:
+        return None
+    magic, _, flags, method, _, _, crc, stored, size, name_bytes, extra_bytes = LOCAL.unpack(fixed)
+    if magic != LOCAL_MAGIC or not name_bytes or name_bytes > NAME_BYTES:
+        return None
+    rest = peek(source, at + LOCAL.size, name_bytes + extra_bytes)
+    if not rest:
         return None
     padded = True
     for kind, value in _extras(rest[name_bytes:]):
@@ -152,14 +163,15 @@ def local_header(source: Source, at: int) -> LocalHeader | None:
 
 def descriptor(source: Source, at: int, stored_bytes: int) -> Descriptor | None:
     """The descriptor at an offset, in 32 or 64 bits, if it tells this stored size."""
-    for layout in (DESCRIPTOR, DESCRIPTOR64):
-        try:
-            magic, crc, stored, size = layout.unpack(source.read_at(at, layout.size))
-        except EndOfBytes:
-            return None
+    for layout, other in ((DESCRIPTOR, DESCRIPTOR64), (DESCRIPTOR64, DESCRIPTOR)):
+        raw = peek(source, at, layout.size)
+        if not raw:
+            continue
+        magic, crc, stored, size = layout.unpack(raw)
         if magic != DESCRIPTOR_MAGIC:
             return None
-        if stored == stored_bytes:
+        # The lower halves of 64 bits look like 32 bits whose second size is 0. What follows decides for no bytes.
+        if stored == stored_bytes and (size or (not stored and peek(source, at + other.size, 2) != _SIGNATURE)):
             return Descriptor(crc, stored, size, layout.size)
     return None
 
@@ -186,20 +198,18 @@ def find_end(source: Source, limit: int, exact: bool = False) -> EndRecord | Non
 
     Only one that leads to something that can be a directory counts, so its magic within data does not.
     """
-    length = min(limit, TAIL_BYTES if exact else _SEARCH_BYTES)
-    if length < _END.size:
-        return None
-    try:
-        tail = source.read_at(limit - length, length)
-    except EndOfBytes:
-        return None
-    found = tail.rfind(END_MAGIC)
-    while found >= 0:
-        if found + _END.size <= len(tail) and (not exact or found + _END.size == len(tail)):
-            end = _end_at(source, limit - length + found)
-            if end is not None:
-                return end
-        found = tail.rfind(END_MAGIC, 0, found)
+    for reach in (TAIL_BYTES, _SEARCH_BYTES):  # the wider one may meet bad sectors that are no concern of the tail
+        length = min(limit, reach)
+        tail = peek(source, limit - length, length)
+        found = tail.rfind(END_MAGIC)
+        while found >= 0:
+            if not exact or found + _END.size == len(tail):
+                end = _end_at(source, limit - length + found)
+                if end is not None:
+                    return end
+            found = tail.rfind(END_MAGIC, 0, found)
+        if exact:
+            break
     return None
 
 
@@ -207,43 +217,42 @@ def end_behind(source: Source, directory: int) -> EndRecord | None:
     """The end record of the directory that begins there, wherever it ends."""
     at = directory
     while at < source.size_bytes and at - directory <= _DIRECTORY_BYTES:
-        piece = source.read_at(at, min(CHUNK_BYTES, source.size_bytes - at))
+        piece = peek(source, at, min(CHUNK_BYTES, source.size_bytes - at))
         found = piece.find(END_MAGIC)
         while found >= 0:
             end = _end_at(source, at + found)
             if end is not None and end.directory == directory:
                 return end
             found = piece.find(END_MAGIC, found + 1)
-        if at + len(piece) >= source.size_bytes:
+        if not piece or at + len(piece) >= source.size_bytes:
             return None
         at += len(piece) - (len(END_MAGIC) - 1)
     return None
 
 
 def _end_at(source: Source, at: int) -> EndRecord | None:
-    try:
-        _, disk, start_disk, here, entries, size, offset, comment = _END.unpack(source.read_at(at, _END.size))
-        directory_end = at
-        classic = (entries, size, offset)
-        consistent = disk == start_disk == 0 and here == entries
-        record = at - _LOCATOR.size - _END64.size
-        if record >= 0:
-            magic, _, _, _, disk, start_disk, here, entries64, size64, offset64 = _END64.unpack(
-                source.read_at(record, _END64.size))
-            locator, _, located, _ = _LOCATOR.unpack(source.read_at(record + _END64.size, _LOCATOR.size))
-            if magic == _END64_MAGIC:
-                directory_end, entries, size, offset = record, entries64, size64, offset64
-                consistent = (consistent and here == entries and disk == start_disk == 0 and locator == _LOCATOR_MAGIC
-                              and located == offset + size
-                              and all(short in (value, full) for short, value, full
-                                      in zip(classic, (entries, size, offset), (_FULL16, _FULL32, _FULL32),
-                                             strict=True)))
-            elif _FULL32 in (size, offset) or entries == _FULL16:
-                return None
-        start = directory_end - size
-        if start < 0 or (entries and source.read_at(start, len(CENTRAL_MAGIC)) != CENTRAL_MAGIC):
-            return None
-    except EndOfBytes:
+    classic = peek(source, at, _END.size)
+    if not classic:
+        return None
+    _, disk, start_disk, here, entries, size, offset, comment = _END.unpack(classic)
+    directory_end = at
+    short = (entries, size, offset)
+    consistent = disk == start_disk == 0 and here == entries
+    record = at - _LOCATOR.size - _END64.size
+    wide = peek(source, record, _END64.size + _LOCATOR.size) if record >= 0 else b""
+    if wide.startswith(END64_MAGIC):
+        directory_end = record
+        _, _, _, _, disk, start_disk, here, entries, size, offset = _END64.unpack_from(wide)
+        locator, _, located, _ = _LOCATOR.unpack_from(wide, _END64.size)
+        full = (_FULL16, _FULL32, _FULL32)
+        consistent = (consistent and here == entries and disk == start_disk == 0 and locator == _LOCATOR_MAGIC
+                      and located == offset + size
+                      and all(told in (value, most) for told, value, most
+                              in zip(short, (entries, size, offset), full, strict=True)))
+    elif _FULL32 in (size, offset) or entries == _FULL16:
+        return None
+    start = directory_end - size
+    if start < 0 or (entries and peek(source, start, len(CENTRAL_MAGIC)) != CENTRAL_MAGIC):
         return None
     end = at + _END.size + comment
     return EndRecord(entries, start, size, start - offset, min(end, source.size_bytes),
@@ -323,8 +332,8 @@ def _record(source: Source, entry: _Listed, following: int, end: EndRecord, trou
     local = local_header(source, entry.header) if entry.header >= 0 else None
     name = entry.name
     if local is None or local.name != name:
-        troubles.append(Trouble("local-header", f"The local header of {name} is destroyed.", max(entry.header, 0),
-                                LOCAL.size, (name,)))
+        troubles.append(_unusable("local-header", f"The local header of {name} is destroyed", source,
+                                  max(entry.header, 0), LOCAL.size, name))
         payload, after = _payload_before(source, entry, following, end)
     else:
         payload = local.payload
@@ -340,14 +349,20 @@ def _record(source: Source, entry: _Listed, following: int, end: EndRecord, trou
         if entry.flags & HAS_DESCRIPTOR:
             told_after = descriptor(source, after, entry.stored_bytes)
             if told_after is None or (told_after.crc, told_after.size_bytes) != (entry.crc, entry.size_bytes):
-                troubles.append(Trouble("descriptor", f"The descriptor behind {name} contradicts the directory.",
-                                        after, DESCRIPTOR.size, (name,)))
+                troubles.append(_unusable("descriptor", f"The descriptor behind {name} contradicts the directory",
+                                          source, after, DESCRIPTOR.size, name))
                 after = following
             else:
                 after += told_after.length
     present = max(0, min(entry.stored_bytes, source.size_bytes - payload))
     return Record(name, entry.header, payload, entry.stored_bytes, entry.size_bytes, entry.method, entry.crc, present,
                   after)
+
+
+def _unusable(code: str, summary: str, source: Source, at: int, length: int, name: str) -> Trouble:
+    if at + length <= source.size_bytes and not peek(source, at, length):
+        return Trouble("unreadable", f"{summary}: it can't be read.", at, length, (name,), Verdict.INCOMPLETE)
+    return Trouble(code, f"{summary}.", at, length, (name,))
 
 
 def _payload_before(source: Source, entry: _Listed, following: int, end: EndRecord) -> tuple[int, int]:

@@ -8,11 +8,10 @@ from typing import NamedTuple, Protocol
 
 from rescue_tui.checkpoints.limits import TENSORS
 from rescue_tui.checkpoints.model import Verdict
-from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Source, UnreadableBytes
+from rescue_tui.checkpoints.source import CHUNK_BYTES, Source
 from rescue_tui.checkpoints.zip_records import (
     CENTRAL_MAGIC,
     DESCRIPTOR,
-    DESCRIPTOR64,
     HAS_DESCRIPTOR,
     LOCAL_MAGIC,
     Archive,
@@ -22,10 +21,11 @@ from rescue_tui.checkpoints.zip_records import (
     Trouble,
     descriptor,
     local_header,
+    peek,
 )
 
 _MAGICS = re.compile(rb"PK(?:\x07\x08|\x03\x04)")
-_OVERLAP = DESCRIPTOR64.size
+_SECTOR_BYTES = 4096
 
 
 class Sizes(Protocol):
@@ -50,7 +50,7 @@ class WalkedArchive(NamedTuple):
 
 
 def walk_records(source: Source, begin: int, sizes: Sizes) -> WalkedArchive:
-    """Walk the records from ``begin`` to the central directory or to the end of the bytes. Raises `UnreadableBytes`.
+    """Walk the records from ``begin`` to the central directory or to the end of the bytes.
 
     Where the chain is torn, it goes on at the next header of the same archive.
     """
@@ -62,7 +62,7 @@ def walk_records(source: Source, begin: int, sizes: Sizes) -> WalkedArchive:
     while at < source.size_bytes and len(records) <= TENSORS:
         local = local_header(source, at)
         if local is None:
-            if _magic(source, at) == CENTRAL_MAGIC:
+            if peek(source, at, len(CENTRAL_MAGIC)) == CENTRAL_MAGIC:
                 directory = at
                 break
             following = _next_header(source, at, root)
@@ -81,13 +81,6 @@ def walk_records(source: Source, begin: int, sizes: Sizes) -> WalkedArchive:
             break
         at = record.end
     return WalkedArchive(Archive(tuple(records), tuple(troubles), False, begin, min(at, source.size_bytes)), directory)
-
-
-def _magic(source: Source, at: int) -> bytes:
-    try:
-        return source.read_at(at, len(CENTRAL_MAGIC))
-    except EndOfBytes:
-        return b""
 
 
 def _walked(source: Source, at: int, local: LocalHeader, root: str, sizes: Sizes, troubles: list[Trouble]) -> Record:
@@ -146,16 +139,18 @@ def _plausible(local: LocalHeader | None, root: str) -> bool:
     return local is not None and local.name.startswith(root) and "/" in local.name and local.method in (0, 8)
 
 
+def _in_parts(source: Source, at: int, length: int) -> bytes:
+    """The bytes around what can't be read, zeros in its place."""
+    return b"".join(peek(source, part, min(_SECTOR_BYTES, at + length - part)).ljust(
+        min(_SECTOR_BYTES, at + length - part), b"\x00") for part in range(at, at + length, _SECTOR_BYTES))
+
+
 def _magics(source: Source, start: int) -> Iterator[tuple[int, bytes]]:
     """Every magic of a descriptor or a local header from ``start`` on; bytes that can't be read hold none."""
     at = start
     while at < source.size_bytes:
         length = min(CHUNK_BYTES, source.size_bytes - at)
-        try:
-            piece = source.read_at(at, length)
-        except (EndOfBytes, UnreadableBytes):
-            at += length
-            continue
+        piece = peek(source, at, length) or _in_parts(source, at, length)
         for match in _MAGICS.finditer(piece):
             yield at + match.start(), match.group()
         if at + length >= source.size_bytes:

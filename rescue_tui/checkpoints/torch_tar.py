@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rescue_tui.checkpoints.limits import TENSORS
 from rescue_tui.checkpoints.model import Head, Options, Proof, Reading, Verdict
-from rescue_tui.checkpoints.pickles import Global, PersistentId, Walk, paths
+from rescue_tui.checkpoints.pickles import FaultKind, Global, PersistentId, Walk, paths
 from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes, Window
 from rescue_tui.checkpoints.torch_blocks import (
     FindingSink,
@@ -191,7 +191,8 @@ class _Judge:
     def _pickle(self, window: Window, at: int, what: str) -> tuple[object, int]:
         outcome = pickle_at(window, at) if at <= window.size_bytes else None
         if outcome is None or outcome.fault is not None:
-            raise _Broken(Verdict.INCOMPLETE if at >= window.size_bytes else Verdict.CORRUPT,
+            cut = outcome is None or (outcome.fault is not None and outcome.fault.kind is FaultKind.CUT)
+            raise _Broken(Verdict.INCOMPLETE if cut else Verdict.CORRUPT,
                           f"The {what} end at a pickle that is none.", window.start + at)
         return outcome.root, at + outcome.end_offset
 

@@ -1,6 +1,6 @@
 """What a name alone says: whether it may be a checkpoint's, its step, its run, and that a save was not finished.
 
-Content decides; names decide only which files are worth opening, and what is said of those without recognisable content.
+Content decides. Names decide which files are worth opening, and what is said of those whose content says nothing.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ class Promise(IntEnum):
 
 _STRONG = frozenset({"pt", "pth", "ckpt", "safetensors", "gguf", "keras", "nemo", "distcp"})
 _WEAK = frozenset({
-    "bin", "npy", "npz", "h5", "hdf5", "hdf", "he5", "msgpack", "tar", "model", "weights", "params", "pkl", "pickle", "t7",
-    "ptl", "jit", "torchscript", "pts", "mar", "flax", "ggml", "ggla", "zip", "index", "metadata", "pdparams", "state",
-    "snapshot", "checkpoint", "bak", "old", "orig", "save", "dat", "data", "part", "partial", "tmp", "temp", "incomplete",
+    "bin", "npy", "npz", "h5", "hdf5", "hdf", "he5", "msgpack", "tar", "model", "weights", "params", "pkl",
+    "pickle", "t7", "ptl", "jit", "torchscript", "pts", "mar", "flax", "ggml", "ggla", "zip", "index", "metadata",
+    "pdparams", "state", "snapshot", "checkpoint", "bak", "old", "orig", "save", "part", "partial",
+    "tmp", "temp", "incomplete",
 })
 # Endings of files that other programs write by the thousand.
-_OTHER = frozenset("""
-txt md rst py pyc pyi pyx pxd ipynb json jsonl ndjson yaml yml toml ini cfg conf log csv tsv xml html htm css scss js mjs
-jsx ts tsx vue c h cc cpp cxx hpp hh hxx cu cuh o a so dylib dll exe rs go java class jar kt scala rb php pl pm lua r m mm
-swift sh bash zsh fish bat ps1 cmake make mk ninja d lock sum mod sql db sqlite sqlite3 wal shm parquet arrow feather orc
-avro png jpg jpeg gif bmp webp tif tiff ico svg mp3 mp4 m4a wav flac ogg opus mkv avi mov webm pdf ps eps doc docx xls xlsx
-ppt pptx odt ttf otf woff woff2 eot deb rpm whl egg gz bz2 xz zst lz4 7z rar tgz tbz iso img qcow2 vmdk patch diff rej
-service socket timer mount target rules desktop po mo pot tmpl j2 jinja in am ac m4 la pc pem crt key csr pub gpg asc sig
-sha256 md5 sha1 srt vtt tfrecord lmdb mdb idx bpe vocab spm proto pb tfevents wandb
-""".split())
+_OTHER_ENDINGS = """
+txt md rst py pyc pyi pyx pxd ipynb json jsonl ndjson yaml yml toml ini cfg conf log csv tsv xml html htm css scss
+js mjs jsx ts tsx vue c h cc cpp cxx hpp hh hxx cu cuh o a so dylib dll exe rs go java class jar kt scala rb php pl
+pm lua r m mm swift sh bash zsh fish bat ps1 cmake make mk ninja d lock sum mod sql db sqlite sqlite3 wal shm
+parquet arrow feather orc avro png jpg jpeg gif bmp webp tif tiff ico svg mp3 mp4 m4a wav flac ogg opus mkv avi mov
+webm pdf ps eps doc docx xls xlsx ppt pptx odt ttf otf woff woff2 eot deb rpm whl egg gz bz2 xz zst lz4 7z rar tgz
+tbz iso img qcow2 vmdk patch diff rej service socket timer mount target rules desktop po mo pot tmpl j2 jinja in am
+ac m4 la pc pem crt key csr pub gpg asc sig sha256 md5 sha1 srt vtt tfrecord lmdb mdb idx bpe vocab spm proto pb
+tfevents wandb
+"""
+_OTHER = frozenset(_OTHER_ENDINGS.split())
 # What a damaged or foreign file of a weak ending must be called to be taken for a checkpoint.
 _MODEL_WORD = re.compile(
     r"(pytorch_model|model|weights|checkpoint|ckpt|optimizer|training_args|adapter|diffusion|consolidated|rng_state|"
@@ -51,7 +54,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}$")
 _STEP_WORD = re.compile(
     r"(?:^|[^a-z])(?P<word>global[-_]?step|steps?|iterations?|iters?|it|checkpoint|ckpt|updates?|batch|ba|snapshot|save)"
     r"[-_=. ]*(?P<number>\d{1,18})(?![\d]*[a-z]\w)", re.IGNORECASE)
-_NUMBER_STEP = re.compile(r"(?<![\d.])(?P<number>\d{1,18})[-_ ]?(?:steps?|iters?|iterations?|its|ba)(?![a-z])", re.IGNORECASE)
+_NUMBER_STEP = re.compile(
+    r"(?<![\d.])(?P<number>\d{1,18})[-_ ]?(?:steps?|iters?|iterations?|its|ba)(?![a-z])", re.IGNORECASE)
 _EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep|e)[-_=. ]*(?P<number>\d{1,18})(?![a-z])", re.IGNORECASE)
 _BARE = re.compile(r"(?P<number>\d{1,18})$")
 _TAIL_NUMBER = re.compile(r"[-_.](?P<number>\d{3,18})$")
@@ -60,8 +64,9 @@ _ENDING = re.compile(
     r"(?:\.(?:pt|pth|bin|ckpt|safetensors|gguf|keras|h5|hdf5|npz|npy|msgpack|nemo|tar|index|model|weights|zip|pkl))+$",
     re.IGNORECASE)
 _AUXILIARY = re.compile(
-    r"(?:^|[-_.])(?:optim(?:izer)?(?:_states?)?|opt|scheduler|lr_scheduler|scaler|rng(?:_states?)?(?:_\d+)?|random_states?(?:_\d+)?|"
-    r"training_args|sampler(?:_\d+)?|dataloader|dl_state(?:_\d+)?|custom_checkpoint(?:_\d+)?)(?:[-_.]|$)", re.IGNORECASE)
+    r"(?:^|[-_.])(?:optim(?:izer)?(?:_states?)?|opt|scheduler|lr_scheduler|scaler|rng(?:_states?)?(?:_\d+)?|"
+    r"random_states?(?:_\d+)?|training_args|sampler(?:_\d+)?|dataloader|dl_state(?:_\d+)?|"
+    r"custom_checkpoint(?:_\d+)?)(?:[-_.]|$)", re.IGNORECASE)
 
 
 class StepName(NamedTuple):
@@ -136,7 +141,7 @@ def format_of_name(name: str) -> str:
 
 
 def step_of_part(part: str) -> StepName | None:
-    """The step in one part of a path: ``step_100``, ``iter_0000100``, ``checkpoint-500.pt``, ``epoch=1-step=7.ckpt``."""
+    """The step in one part of a path: ``step_100``, ``iter_0000100``, ``epoch=1-step=7.ckpt``."""
     plain = _SHARD.sub("", _ENDING.sub("", without_temporary(part)))
     bare = _BARE.match(plain)
     if bare:

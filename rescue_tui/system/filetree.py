@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +157,18 @@ class FileTree:
             finally:
                 os.close(descriptor)
         return Names(tuple(directories), tuple(files), tuple(links))
+
+    def sizes(self, directory: str, names: Sequence[str]) -> list[int]:
+        """The sizes of some names of a directory, 0 for what can't be looked at. Raises UnreadableBytes."""
+        found: list[int] = []
+        with _trouble():
+            descriptor = self._beside(directory)
+            for name in names:
+                try:
+                    found.append(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size)
+                except OSError:
+                    found.append(0)
+        return found
 
     def listing(self, directory: str) -> tuple[Entry, ...]:
         """The names of one directory with sizes and times, sorted; empty where it is none. Raises UnreadableBytes."""

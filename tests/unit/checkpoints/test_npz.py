@@ -56,6 +56,10 @@ def test_every_flipped_bit_in_a_payload_is_corrupt_and_names_the_member(data: by
             damaged = bytearray(data)
             damaged[place] ^= 4
             reading = look(bytes(damaged))
+            if member.filename == "zeros.npy" and reading.verdict is Verdict.VERIFIED:
+                # Another distance into a run of zeros unpacks to the same zeros.
+                assert good_members(bytes(damaged)) == good_members(data)
+                continue
             assert reading.verdict is Verdict.CORRUPT
             assert good(reading) == good(look(data)) - {member.filename.removesuffix(".npy")}
 

@@ -273,7 +273,7 @@ class _Inspection:
                     "of zero tensors looks like that",
                 )
         elif partial and at_end:
-            if length >= PAGE_BYTES or (from_page and length >= _TOUCH_BYTES):
+            if run.last - run.first >= PAGE_BYTES or (from_page and length >= _TOUCH_BYTES):
                 self._damage("zero-tail", run, names, f"the last {length} bytes are zeros that begin inside a tensor")
         elif partial and length >= PAGE_BYTES and (from_page or run.last - run.end < _SLACK_BYTES):
             offset, total, count = self.runs_of.get(names, (run.offset, 0, 0))

@@ -83,7 +83,7 @@ def test_rows_of_zeros_that_no_block_bounds_are_left_alone() -> None:
     assert look(zeroed(GOOD, 24000, 36000)) == ZeroReport()
 
 
-@pytest.mark.parametrize("start", [24576, 24000, 40960])
+@pytest.mark.parametrize("start", [24576, 24000, 40960, 47000])
 def test_zeros_from_inside_a_tensor_to_the_end_are_incomplete(start: int) -> None:
     report = look(zeroed(GOOD, start, len(GOOD)))
     assert codes(report) == [("zero-tail", Verdict.INCOMPLETE, ("b", "c"))]

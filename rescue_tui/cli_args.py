@@ -14,7 +14,8 @@ from typing import NoReturn
 from rescue_tui import __version__
 from rescue_tui.core.errors import UsageError
 
-VERBS = ("devices", "guard", "destination", "image", "verify", "mount", "unmount", "collect", "report", "jobs")
+VERBS = ("devices", "guard", "destination", "image", "verify", "mount", "unmount", "checkpoints", "collect",
+         "report", "jobs")
 FILESYSTEMS = ("ext4", "xfs", "exfat")
 MAX_RETRIES = 1000
 MAX_PARTITION = 1 << 16
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _mount(add("mount", "mount an image or a device read-only"))
     unmount = add("unmount", "unmount what `stasis mount` mounted")
     unmount.add_argument("at", metavar="DIR", type=Path, help="mount point")
+    _checkpoints(add("checkpoints", "which checkpoints are good, judged from their bytes"), common)
     collect = add("collect", "save kernel log, journal, health logs, partition tables and inventories")
     collect.add_argument("--to", metavar="DIR", type=Path, required=True, help="directory on the destination")
     report = add("report", "write the report of a case again, HTML and JSON")
@@ -137,6 +139,14 @@ def _mount(parser: argparse.ArgumentParser) -> None:
     # Both are here so that who asks for a writable mount gets the true answer, which is no usage error.
     parser.add_argument("--rw", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-o", dest="options", metavar="OPTIONS", action="append", default=[], help=argparse.SUPPRESS)
+
+
+def _checkpoints(parser: argparse.ArgumentParser, common: _Parser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    summary = "a verdict on every checkpoint below, and the newest good one"
+    scan = actions.add_parser("scan", help=summary, description=summary, parents=[common], allow_abbrev=False)
+    scan.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="directory or file")
+    scan.add_argument("--values", action="store_true", help="read numbers too: NaN, infinite and absurd values")
 
 
 def _jobs(parser: argparse.ArgumentParser, common: _Parser) -> None:

@@ -5,10 +5,14 @@ Nothing here decides and nothing here touches the machine by itself; it wires co
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
+from rescue_tui.checkpoints.model import Options
 from rescue_tui.core.access import GateDecision, Role, WriteGrant
 from rescue_tui.core.device import Disk, Health
 from rescue_tui.core.errors import DeviceError
@@ -22,6 +26,8 @@ from rescue_tui.jobs.collection import collect
 from rescue_tui.jobs.imaging import ImagingOptions, make_plan
 from rescue_tui.jobs.manager import JobManager
 from rescue_tui.jobs.reporting import rebuild_report
+from rescue_tui.jobs.scanning import ScanAnswer, ScanStopped, scan_paths
+from rescue_tui.jobs.scanning import Tick as ScanTick
 from rescue_tui.jobs.verification import CaseVerdict, Tick, verify_case
 from rescue_tui.system.destination import Destinations, DestinationState
 from rescue_tui.system.guard import WriteGuard
@@ -175,6 +181,23 @@ class Services:
         snapshot = await self.snapshot()
         await self.destinations.space_at(snapshot, to)
         return await collect(self.runner, self.inventory, snapshot, to)
+
+    # checkpoints ---------------------------------------------------------------------------------------------------
+    async def scan_checkpoints(self, paths: Sequence[Path], options: Options,
+                               tick: ScanTick | None = None) -> ScanAnswer:
+        """Judge every checkpoint at the paths, reading only; ``tick`` gets what is read, bytes read and bytes in all.
+
+        Cancelling it ends the reading.
+        """
+        stop = Event()
+        work = asyncio.create_task(asyncio.to_thread(scan_paths, paths, options, tick, stop))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stop.set()
+            with suppress(ScanStopped):
+                await work
+            raise
 
     # mounts --------------------------------------------------------------------------------------------------------
     async def mount(self, target: str, at: Path, *, part: int | None = None) -> MountedImage:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rescue_tui.checkpoints.desk import Desk, InTurn, Spread
-from rescue_tui.checkpoints.layouts import dcp, deepspeed, hf_trainer, megatron, sharded, tf
+from rescue_tui.checkpoints.layouts import dcp, deepspeed, hf_trainer, megatron, orbax_steps, sharded, tf
 from rescue_tui.checkpoints.model import CheckpointFinding, Options, Reading, Verdict
 from rescue_tui.checkpoints.registry import MISTAKES, read_lone
 from rescue_tui.checkpoints.source import EndOfBytes, UnreadableBytes
@@ -26,6 +26,7 @@ class Layout(NamedTuple):
 
 # In the order of trust: who claims a directory first has it.
 LAYOUTS: tuple[Layout, ...] = (
+    Layout(orbax_steps.NAME, orbax_steps.claims, orbax_steps.judge, "orbax"),
     Layout(megatron.NAME, megatron.claims, megatron.judge, "megatron"),
     Layout(deepspeed.NAME, deepspeed.claims, deepspeed.judge, "deepspeed"),
     Layout(hf_trainer.NAME, hf_trainer.claims, hf_trainer.judge, "hf-trainer"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rescue_tui.checkpoints import (
+    gguf,
     nemo,
     npy,
     npz,
@@ -44,6 +45,7 @@ FORMATS: tuple[Format, ...] = (
     Format("torch-legacy", torch_legacy.matches, torch_legacy.read),
     Format("nemo", nemo.matches, nemo.read),
     Format("torch-legacy", torch_tar.matches, torch_tar.read),
+    Format("gguf", gguf.matches, gguf.read),
     Format("npy", npy.matches, npy.read),
     Format("safetensors", safetensors.matches, safetensors.read),
 )

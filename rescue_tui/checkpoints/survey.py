@@ -108,7 +108,11 @@ def survey(tree: Tree, start: str, claims: Sequence[Claims], tally: Tally) -> It
         except UnreadableBytes as error:
             tally.unreadable.append((path, error.reason))
             continue
-        units = _claimed(tree, folder, claims)
+        try:
+            units = _claimed(tree, folder, claims)
+        except UnreadableBytes as error:
+            tally.unreadable.append((path, error.reason))
+            units = []
         yield from units
         if any(unit.whole for unit in units):
             continue

@@ -61,6 +61,7 @@ class _Judge:
         self.names: dict[str, tuple[str, ...]] = {}
         self.stored: dict[str, _Stored] = {}
         self.big_endian = False
+        self.pickles_end = 0
         self.tree: object = None
 
     def reading(self) -> Reading:
@@ -81,6 +82,7 @@ class _Judge:
             self.tree = outcome.root
             self.names = names_by_storage(self.objects)
             self.sink.take(self.objects.findings)
+            self.pickles_end = at
             if len(walks) == len(_PICKLES):
                 self._storages(walks[_KEYS].root, at)
         return self._finish(begins[_OBJECT] if len(begins) > _OBJECT else 0)
@@ -187,6 +189,8 @@ class _Judge:
                         for name in finding.tensors}
         spans = [PayloadSpan(item.offset, item.present, self.names.get(key, (key,)))
                  for key, item in self.stored.items() if item.present]
+        # The pickles count as payload: storages that are all zero between right counts are zero by right.
+        spans.append(PayloadSpan(0, self.pickles_end, ("the pickled object",)))
         report = inspect_zeros(self.source, spans, self.sink.shift)
         self.sink.take(report.findings)
         bad = check_views(self.objects, self.sink) | report.damaged | counts_wrong

@@ -73,6 +73,31 @@ def read(source: Source, options: Options) -> Reading:
     return _Judge(source, archives.parts[-1], sink).reading()
 
 
+def borrow(source: Source, sibling: Source) -> tuple[TensorEntry, ...]:
+    """The tensors of an archive whose ``data.pkl`` is lost, under the names that a sibling of the same run gives.
+
+    Nothing where the sibling's pickle is not proven itself, or where any storage of the two differs in key or size.
+    Proofs are those of the payloads; that the names are borrowed is for the caller to say. Raises `UnreadableBytes`.
+    """
+    mine, other = (_Judge(one, split(one).parts[-1], FindingSink(one)) for one in (source, sibling))
+    mine.check()
+    other.check()
+    if not other.pickles or not all(pickle.understood and pickle.proof is Proof.VERIFIED for pickle in other.pickles):
+        return ()
+    sizes = {f"{pickle.folder}/{key}": storage.size_bytes for pickle in other.pickles
+             for key, storage in pickle.objects.storages.items()}
+    stored = {name: record for name, record in mine.by_name.items() if _STORAGE.match(name)}
+    if not stored or not stored.keys() <= sizes.keys():
+        return ()
+    if any(record.whole and record.size_bytes != sizes[name] for name, record in stored.items()):
+        return ()
+    # Arrays in the sibling's pickle are the sibling's own.
+    mine.pickles = [replace(pickle, objects=replace(pickle.objects, tensors=tuple(
+        tensor for tensor in pickle.objects.tensors if not isinstance(tensor.storage, Inline))))
+        for pickle in other.pickles]
+    return mine.tensors(frozenset())
+
+
 @dataclass
 class _Pickle:
     """One pickle of the archive (``data.pkl``, ``constants.pkl``) and the storages that belong to it."""
@@ -101,17 +126,20 @@ class _Judge:
         self.pickles: list[_Pickle] = []
         self.names: dict[str, tuple[str, ...]] = {}  # storage record: tensors that view it
 
-    def reading(self) -> Reading:
+    def check(self) -> None:
         for name, record in self.by_name.items():
             self.checked[name] = check_record(self.source, record, self.crc_used, bool(_STORAGE.match(name)))
         for name, folder in (("data.pkl", "data"), ("constants.pkl", "constants")):
             if name in self.by_name:
                 self._read_pickle(self.by_name[name], name, folder)
+
+    def reading(self) -> Reading:
+        self.check()
         self._report_container()
         self._report_pickles()
         self._report_payloads()
         damaged = self._report_zeros()
-        tensors = self._tensors(damaged)
+        tensors = self.tensors(damaged)
         values: dict[str, Scalar] = {}
         for pickle in self.pickles:
             values.update(pickle.objects.values)
@@ -250,7 +278,7 @@ class _Judge:
 
     # Tensors
 
-    def _tensors(self, damaged: frozenset[str]) -> tuple[TensorEntry, ...]:
+    def tensors(self, damaged: frozenset[str]) -> tuple[TensorEntry, ...]:
         big_endian = self._byteorder() == b"big"
         found: list[TensorEntry] = []
         for pickle in self.pickles:

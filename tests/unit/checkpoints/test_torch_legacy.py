@@ -85,6 +85,13 @@ def test_offsets_in_a_window_are_the_outer_files() -> None:
     assert disagreements(outer, reading, TRUTH, GOOD) == []
 
 
+def test_zeros_by_right_are_no_damage() -> None:
+    for value in ({"w": torch.zeros(5000)}, {"w": torch.zeros(5000), "v": torch.zeros(9000), "b": torch.zeros(3)}):
+        reading = read(saved(value, _use_new_zipfile_serialization=False))
+        assert reading.verdict is Verdict.INTACT
+        assert good(reading) == set(value)
+
+
 def test_quantised_and_whole_modules() -> None:
     quantised = torch.quantize_per_tensor(torch.arange(12.0), 0.5, 2, torch.quint8)
     data = saved({"q": quantised, "net": torch.nn.Linear(3, 2)}, _use_new_zipfile_serialization=False)

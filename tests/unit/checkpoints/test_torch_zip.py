@@ -180,15 +180,19 @@ def test_script_modules_have_their_own_word() -> None:
     assert read(bytes(damaged)).verdict is Verdict.CORRUPT
 
 
-def test_without_crc_it_is_intact_at_best() -> None:
+def saved_without_crc(value: Any) -> bytes:
     from torch.utils.serialization import config
 
     before = config.save.compute_crc32
     config.save.compute_crc32 = False
     try:
-        data = saved(model())
+        return saved(value)
     finally:
         config.save.compute_crc32 = before
+
+
+def test_without_crc_it_is_intact_at_best() -> None:
+    data = saved_without_crc(model())
     reading = read(data)
     assert reading.verdict is Verdict.INTACT
     assert "crc-off" in codes(reading)
@@ -198,6 +202,30 @@ def test_without_crc_it_is_intact_at_best() -> None:
     start = -(-place.start // 4096) * 4096
     zeroed[start:start + 4096] = bytes(4096)
     assert [finding.tensors for finding in read(bytes(zeroed)).findings if finding.code == "zero-run"]
+
+
+def test_without_crc_zeros_by_right_are_no_damage_and_a_cut_is() -> None:
+    zeros = {"w": torch.zeros(5000), "v": torch.zeros(9000)}
+    assert read(saved_without_crc(zeros)).verdict is Verdict.INTACT
+    value = model()
+    data = saved_without_crc(value)
+    cut = read(data[:len(data) // 2])
+    assert cut.verdict is Verdict.INCOMPLETE
+    assert {entry.proof for entry in cut.tensors} == {Proof.UNVERIFIABLE, Proof.DAMAGED}
+    assert disagreements(data, cut, truth_of(value), GOOD) == []
+
+
+def test_names_borrowed_from_a_sibling() -> None:
+    value, older = model(seed=5), saved(model(seed=3))
+    data = saved(value)
+    for lost in (bytes(4096) + data[4096:], bytes(4096) + data[4096:90_000]):
+        names = torch_zip.borrow(BytesSource(lost, "a.pt"), BytesSource(older, "b.pt"))
+        proven = {entry.name for entry in names if entry.proof is Proof.VERIFIED}
+        assert len(proven) >= 6
+        assert disagreements(lost, Reading("", tensors=names), truth_of(value), GOOD) == []
+    stranger = saved(model(layers=5))
+    assert torch_zip.borrow(BytesSource(data, "a.pt"), BytesSource(stranger, "b.pt")) == ()
+    assert torch_zip.borrow(BytesSource(data, "a.pt"), BytesSource(b"PK", "b.pt")) == ()
 
 
 def test_placeholders_of_skip_data_are_never_good(tmp_path: Path) -> None:

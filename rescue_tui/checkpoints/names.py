@@ -6,6 +6,7 @@ Content decides. Names decide which files are worth opening, and what is said of
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -96,8 +97,37 @@ def ending(name: str) -> str:
     return last.lower() if dot and stem else ""
 
 
+# Without any of these in it, the last ending alone decides what a name promises.
+_ODD_WORDS = ("tmp", "temp", "part", "incomplete", "progress", "download", "aria", "saving", "writing", "unfinished",
+              "lock", "metadata", "-of-", "~", ".gz", ".bz2", ".xz", ".zst", ".lz4")
+_MOST_ENDINGS = 4096
+_BY_ENDING: dict[str, Promise] = {}
+
+
+def promises(names: Sequence[str]) -> Iterator[tuple[str, Promise]]:
+    """The names that promise something, with what. Sees every file of a tree, so most are decided by their ending."""
+    nothing = Promise.NOTHING
+    text = "\n".join(names).lower()
+    if any(word in text for word in _ODD_WORDS) or text.startswith(".") or "\n." in text:
+        for name in names:
+            what = promise(name)
+            if what is not nothing:
+                yield name, what
+        return
+    known = _BY_ENDING
+    for name in names:
+        last = name.rpartition(".")[2] if "." in name else ""
+        found = known.get(last)
+        if found is None:
+            found = promise(f"x.{last}" if last else "x")
+            if len(known) < _MOST_ENDINGS:
+                known[last] = found
+        if found is not nothing:
+            yield name, found
+
+
 def promise(name: str) -> Promise:
-    """What a file's name promises. Called for every file of a tree: the common endings are decided by one look-up."""
+    """What a file's name promises."""
     last = ending(name)
     if last in _OTHER:
         wrapped = _WRAPPER.search(name)

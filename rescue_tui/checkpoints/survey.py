@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rescue_tui.checkpoints.layouts.hf_cache import is_snapshot, linked_blobs
-from rescue_tui.checkpoints.names import Promise, ending, means_model, promise
+from rescue_tui.checkpoints.names import Promise, means_model, promises
 from rescue_tui.checkpoints.source import EndOfBytes, UnreadableBytes
 from rescue_tui.checkpoints.tree import Kind, Tree, child
 
@@ -51,13 +51,17 @@ class Names(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One directory as layouts see it. ``candidates`` are the files whose names don't belong to other programs."""
+    """One directory as layouts see it. ``candidates`` are the files whose names don't belong to other programs.
+
+    ``text`` holds them all, a line each: one look for a word in it spares layouts a look at each name.
+    """
 
     path: str
     directories: tuple[str, ...]
     files: frozenset[str]
     candidates: tuple[str, ...]
     links: tuple[str, ...] = ()
+    text: str = ""
 
     @property
     def name(self) -> str:
@@ -153,47 +157,30 @@ def _folder(tree: Tree, path: str, tally: Tally) -> tuple[Folder, list[tuple[str
     if linked:
         files = tuple(name for name in files if name not in linked)
     tally.files += len(files)
-    plain = sorted(candidates_of(files))
-    return Folder(path, directories, frozenset(files), tuple(name for name, _ in plain), links), plain
+    plain = sorted(promises(files))
+    return folder_of(path, directories, files, [name for name, _ in plain], links), plain
 
 
-_KNOWN: dict[str, bool] = {}  # by ending: True where it alone decides that a name belongs to others
-
-
-def candidates_of(files: Sequence[str]) -> Iterator[tuple[str, Promise]]:
-    """The names that promise something, with what they promise. This loop sees every file of a tree."""
-    known = _KNOWN
-    for name in files:
-        last = name.rpartition(".")[2]
-        skip = known.get(last)
-        if skip is None:
-            # Decided for a made-up name, so that a wrapped "x.pt.gz" does not depend on which came first.
-            skip = promise(f"x.{last}") is Promise.NOTHING and last.lower() not in _WRAPPING
-            if len(known) < 4096:
-                known[last] = skip
-        if not skip:
-            what = promise(name)
-            if what is not Promise.NOTHING:
-                yield name, what
-
-
-_WRAPPING = frozenset({"gz", "bz2", "xz", "zst", "lz4"})
+def folder_of(path: str, directories: Sequence[str], files: Sequence[str], candidates: Sequence[str],
+              links: Sequence[str] = ()) -> Folder:
+    """A directory from its names."""
+    return Folder(path, tuple(directories), frozenset(files), tuple(candidates), tuple(links), "\n".join(candidates))
 
 
 def _lone_files(tree: Tree, folder: Folder, plain: Sequence[tuple[str, Promise]], taken: set[str],
                 tally: Tally) -> Iterator[Unit]:
     doubtful: list[str] = []
     for name, what in plain:
-        path = folder.at(name)
-        if path in taken:
+        if taken and folder.at(name) in taken:
             continue
         if what is Promise.STRONG or (what is Promise.WEAK and means_model(name)):
+            path = folder.at(name)
             yield Unit(FILE, path, folder.path, (path,))
         else:
             doubtful.append(name)
     for name in _worth_opening(tree, folder.path, doubtful, tally):
         path = folder.at(name)
-        last = ending(name)
+        last = name.rpartition(".")[2] if "." in name else ""
         tally.probes[last] += 1
         if _looks_like_one(tree, path, tally):
             tally.hits[last] += 1
@@ -204,7 +191,7 @@ def _worth_opening(tree: Tree, directory: str, names: Sequence[str], tally: Tall
     """Those names of which too many were opened in vain are left for their size to decide."""
     late: list[str] = []
     for name in names:
-        last = ending(name)
+        last = name.rpartition(".")[2] if "." in name else ""
         if tally.hits[last] or tally.probes[last] < PROBES:
             yield name
         else:

@@ -31,7 +31,7 @@ from rescue_tui.checkpoints.registry import MISTAKES
 from rescue_tui.checkpoints.scan import Scan, conclude, row_of
 from rescue_tui.checkpoints.source import CHUNK_BYTES, UnreadableBytes
 from rescue_tui.checkpoints.stored_sum import entry_of
-from rescue_tui.checkpoints.survey import FILE, Folder, Tally, Unit, survey
+from rescue_tui.checkpoints.survey import FILE, Tally, Unit, folder_of, survey
 from rescue_tui.checkpoints.tree import Kind, Tree, walk
 from rescue_tui.core.errors import CommandError, UsageError
 from rescue_tui.system.filetree import FileTree
@@ -107,7 +107,7 @@ def _unit_with(tree: Tree, path: str) -> Unit:
     entries = tree.listing(directory)
     files = frozenset(entry.path.rpartition("/")[2] for entry in entries if entry.kind is Kind.FILE)
     candidates = tuple(sorted(name for name in files if promise(name) is not Promise.NOTHING))
-    folder = Folder(directory, (), files, candidates)
+    folder = folder_of(directory, (), tuple(files), candidates)
     for claim in CLAIMS:
         for unit in claim(tree, folder):
             if not unit.whole and (path in unit.parts or path == unit.path):

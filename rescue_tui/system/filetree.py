@@ -23,6 +23,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MAX_LINKS = 8
 MAX_DEPTH = 512
+MAX_KEPT = 8
 MAX_HOLES = 100_000
 OnRead = Callable[[int], None]
 
@@ -123,14 +124,16 @@ class FileTree:
         self._on_read = on_read
         # The root itself is what the operator named: a link is followed there and nowhere below.
         self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._near: tuple[str, int] | None = None
+        self._near: dict[str, int] = {}
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
         """Give the descriptors back."""
-        self._forget()
+        near: dict[str, int] = getattr(self, "_near", {})
+        while near:
+            os.close(near.popitem()[1])
         descriptor = getattr(self, "_descriptor", -1)
         if descriptor >= 0:
             os.close(descriptor)
@@ -221,30 +224,32 @@ class FileTree:
         raise UnreadableBytes(0, 0, "too many links")
 
     def _beside(self, parent: str) -> int:
-        """A descriptor of a directory that is kept until another one is asked for: most opens are of neighbours."""
+        """A descriptor of a directory, of which the last few are kept: most opens are of neighbours."""
         if not parent:
             return self._descriptor
-        if self._near is None or self._near[0] != parent:
-            descriptor = self._directory(parent)
-            self._forget()
-            self._near = (parent, descriptor)
-        return self._near[1]
-
-    def _forget(self) -> None:
-        near = getattr(self, "_near", None)
-        if near is not None:
-            os.close(near[1])
-            self._near = None
+        descriptor = self._near.get(parent)
+        if descriptor is None:
+            descriptor = self._opened(parent)
+            while len(self._near) >= MAX_KEPT:
+                os.close(self._near.pop(next(iter(self._near))))
+            self._near[parent] = descriptor
+        return descriptor
 
     def _directory(self, path: str) -> int:
-        """A new descriptor of a directory below the root."""
+        """A new descriptor of a directory below the root, with a position of its own."""
+        parent, _, name = path.rpartition("/")
+        if not name:
+            return os.open(".", _DIRECTORY, dir_fd=self._descriptor)
+        if name == "..":
+            raise UnreadableBytes(0, 0, "the path leads out of the tree")
+        return os.open(name, _DIRECTORY, dir_fd=self._beside(parent))
+
+    def _opened(self, path: str) -> int:
+        """As `_directory`, part after part."""
         parts = [part for part in path.split("/") if part]
         if len(parts) > MAX_DEPTH or ".." in parts:
             raise UnreadableBytes(0, 0, "the path is too deep, or leads out of the tree")
         descriptor = os.dup(self._descriptor)
-        if parts and self._near is not None and self._near[0] == "/".join(parts[:-1]):
-            os.close(descriptor)
-            return os.open(parts[-1], _DIRECTORY, dir_fd=self._near[1])
         try:
             for part in parts:
                 below = os.open(part, _DIRECTORY, dir_fd=descriptor)
@@ -253,14 +258,7 @@ class FileTree:
         except OSError:
             os.close(descriptor)
             raise
-        return descriptor if parts else self._reopened(descriptor)
-
-    @staticmethod
-    def _reopened(descriptor: int) -> int:
-        """A descriptor with a position of its own: a duplicate shares the root's, and a second listing is empty."""
-        fresh = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
-        os.close(descriptor)
-        return fresh
+        return descriptor
 
 
 @contextmanager

@@ -38,7 +38,7 @@ _MAX_NAMED = 32
 def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
     """A directory with data files, or with metadata."""
     del tree
-    if {METADATA, TEMPORARY, BACKUP} & folder.files or any(name.endswith(".distcp") for name in folder.candidates):
+    if {METADATA, TEMPORARY, BACKUP} & folder.files or ".distcp" in folder.text:
         return (Unit(NAME, folder.path, folder.path, whole=True),)
     return ()
 

@@ -57,7 +57,7 @@ class _Counts:
 
 def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
     """A tag's directory."""
-    if any(_ANY.match(name) for name in folder.candidates):
+    if "_states.pt" in folder.text and any(_ANY.match(name) for name in folder.candidates):
         return (Unit(NAME, folder.path, folder.path, whole=True),)
     if "zero" in folder.directories and _parameters_below(tree, folder):
         return (Unit(NAME, folder.path, folder.path, whole=True),)

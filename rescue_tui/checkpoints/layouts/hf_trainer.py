@@ -31,10 +31,10 @@ _MODEL = re.compile(r"^(?:model|pytorch_model|adapter_model|consolidated|tf_mode
 def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
     """A directory that holds what a trainer writes beside the model."""
     del tree
-    own = folder.files & _OWN or any(_RNG.match(name) for name in folder.candidates)
+    own = folder.files & _OWN or ("rng_state_" in folder.text and any(_RNG.match(name) for name in folder.candidates))
     named = bool(_DIRECTORY.match(folder.name))
     trainer = (STATE in folder.files and (own or named)) or (named and (own or UNFINISHED in folder.files))
-    accelerate = any(_RANDOM.match(name) for name in folder.files)
+    accelerate = "random_states_" in folder.text and any(_RANDOM.match(name) for name in folder.candidates)
     if trainer or accelerate:
         return (Unit(NAME, folder.path, folder.path, whole=True),)
     return ()

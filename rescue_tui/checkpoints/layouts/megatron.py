@@ -48,7 +48,7 @@ def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
     """A step's directory of either kind, or the directory of a NeMo 2 checkpoint."""
     if any(_RANK.match(name) for name in folder.directories) and "zero" not in folder.directories:
         return (Unit(NAME, folder.path, folder.path, whole=True),)
-    data = dcp.METADATA in folder.files or any(name.endswith(".distcp") for name in folder.candidates)
+    data = dcp.METADATA in folder.files or ".distcp" in folder.text
     if data and ({DIST_MARKER, "common.pt"} & folder.files or _ITERATION.match(folder.name)):
         return (Unit(NAME, folder.path, folder.path, whole=True),)
     if set(folder.directories) >= NEMO_PARTS and any(

@@ -59,7 +59,7 @@ def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
     """One unit for each index, and one for each set of numbered shards that no index belongs to."""
     del tree
     sets: dict[Numbers, list[str]] = defaultdict(list)
-    for name in folder.candidates:
+    for name in folder.candidates if "-of-" in folder.text else ():
         known = numbers_of(name)
         if known and promise(name) is not Promise.NOTHING and (known[0].end in _MARKED or known[0].end == ".gguf"):
             sets[known[0]].append(name)

@@ -16,7 +16,7 @@ _MARKS = (".index", ".data-", ".tempstate")
 
 def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
     """One unit for each prefix that has data shards or an index of the right kind."""
-    if not any(mark in name for name in folder.candidates for mark in _MARKS):
+    if not any(mark in folder.text for mark in _MARKS):
         return ()
     units: list[Unit] = []
     for bundle in tf_bundle.prefixes(tree.listing(folder.path)):

@@ -26,7 +26,7 @@ DTYPES = tuple(getattr(torch, word) for word in (
 
 def random_bytes(count: int, seed: int) -> bytes:
     """The same bytes for the same seed."""
-    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8).tobytes()
+    return bytes(np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8).tobytes())
 
 
 def tensor_of(dtype: Any, shape: tuple[int, ...], seed: int) -> Any:
@@ -96,7 +96,7 @@ def raw_bytes(tensor: Any) -> bytes:
 def entry_bytes(data: bytes, entry: TensorEntry) -> bytes:
     """The elements in C order, taken from the file by the blocks of a reader."""
     item = _NUMPY_ITEM.get(entry.dtype, 1)
-    target = np.zeros(entry.shape, dtype=f"V{item}")
+    target: Any = np.zeros(entry.shape, dtype=f"V{item}")
     for block in entry.blocks:
         run = data[block.offset:block.offset + block.length]
         assert len(run) == block.length
@@ -113,7 +113,7 @@ def entry_bytes(data: bytes, entry: TensorEntry) -> bytes:
             assert reach <= len(elements)
             part = np.lib.stride_tricks.as_strided(elements, block.shape, [stride * item for stride in strides])
         target[tuple(slice(first, first + size) for first, size in zip(block.origin, block.shape, strict=True))] = part
-    return target.tobytes()
+    return bytes(target.tobytes())
 
 
 def disagreements(data: bytes, reading: Reading, truth: Mapping[str, bytes], proofs: tuple[str, ...]) -> list[str]:

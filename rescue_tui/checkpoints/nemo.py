@@ -94,12 +94,10 @@ def read(source: Source, options: Options) -> Reading:
         reading = _inner(window, options)
         rank = member.name.rpartition("/")[0].removeprefix("./")
         prefix = f"{rank}." if rank and rank != "." else ""
-        findings.extend(replace(finding, offset=None if finding.offset is None else finding.offset + member.offset,
-                                tensors=tuple(prefix + name for name in finding.tensors))
+        # The readers see through their window: offsets are the file's already.
+        findings.extend(replace(finding, tensors=tuple(prefix + name for name in finding.tensors))
                         for finding in reading.findings)
-        tensors.extend(replace(tensor, name=prefix + tensor.name, blocks=tuple(
-            replace(block, offset=block.offset + member.offset) for block in tensor.blocks))
-            for tensor in reading.tensors)
+        tensors.extend(replace(tensor, name=prefix + tensor.name) for tensor in reading.tensors)
         values.update(reading.values)
         covered.append(reading.covered)
         payload += reading.payload_bytes

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rescue_tui.checkpoints import (
+    flax_msgpack,
     gguf,
     nemo,
     npy,
@@ -48,6 +49,7 @@ FORMATS: tuple[Format, ...] = (
     Format("gguf", gguf.matches, gguf.read),
     Format("npy", npy.matches, npy.read),
     Format("safetensors", safetensors.matches, safetensors.read),
+    Format("flax-msgpack", flax_msgpack.matches, flax_msgpack.read),
 )
 
 

@@ -15,6 +15,7 @@ from rescue_tui.checkpoints.source import UnreadableBytes
 from rescue_tui.checkpoints.stored_sum import entry_of
 from rescue_tui.checkpoints.survey import FILE, Tally, Unit, survey
 from rescue_tui.checkpoints.tree import Entry, Kind, Tree, walk
+from rescue_tui.checkpoints.values import inspect_values
 from rescue_tui.core.finding import Severity
 
 UNFINISHED_END = "-unfinished"
@@ -59,7 +60,7 @@ def scan(tree: Tree, options: Options, root_name: str = "") -> Scan:
     for unit in survey(tree, "", CLAIMS, tally):
         reading = judge_unit(desk, unit)
         if reading is not None:
-            rows.append(row_of(tree, unit, reading, root_name))
+            rows.append(row_of(tree, unit, reading, options, root_name))
     return conclude(rows, tally)
 
 
@@ -73,7 +74,7 @@ def conclude(rows: Iterable[Checkpoint], tally: Tally) -> Scan:
                 sum(row.size_bytes for row in ordered), tally.unopened, lost)
 
 
-def row_of(tree: Tree, unit: Unit, reading: Reading, root_name: str = "") -> Checkpoint:
+def row_of(tree: Tree, unit: Unit, reading: Reading, options: Options, root_name: str = "") -> Checkpoint:
     """The row of one unit: sizes, time and step, and what the names around it say of its completion."""
     entries = _members(tree, unit)
     path = unit.path or "."
@@ -82,7 +83,7 @@ def row_of(tree: Tree, unit: Unit, reading: Reading, root_name: str = "") -> Che
     step = reading.step if reading.step is not None else step_of_values(reading.values)
     if step is None:
         step = step_of_path(named)
-    findings = (*reading.findings, *_committed(tree, unit, named, reading))
+    findings = (*reading.findings, *_committed(tree, unit, named, reading), *inspect_values(tree, options, reading))
     members = tuple(sorted({*reading.members, *unit.parts, *(entry.path for entry in entries)}))
     reading = replace(reading, step=step, findings=findings, members=members, tree=None)
     return Checkpoint(path, reading, judge(findings, reading.covered), sum(entry.size_bytes for entry in entries),

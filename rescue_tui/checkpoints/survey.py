@@ -130,7 +130,7 @@ def survey(tree: Tree, start: str, claims: Sequence[Claims], tally: Tally) -> It
 def _claimed(tree: Tree, folder: Folder, claims: Sequence[Claims]) -> list[Unit]:
     units: list[Unit] = []
     taken: set[str] = set()
-    if not (folder.candidates or folder.directories or folder.links):
+    if not (folder.files or folder.directories):
         return units
     for claim in claims:
         for unit in claim(tree, folder):

@@ -180,7 +180,7 @@ def _in_turn(tree: FileTree, start: Start, units: Sequence[Unit], options: Optio
         meter.name = unit.path
         reading = judge_unit(desk, unit)
         if reading is not None:
-            yield row_of(tree, unit, reading, start.root.name)
+            yield row_of(tree, unit, reading, options, start.root.name)
 
 
 def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dict[str, int], options: Options,
@@ -199,7 +199,7 @@ def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dic
             meter.name = unit.path
             reading = judge_unit(desk, unit)
             if reading is not None:
-                yield row_of(tree, unit, reading, start.root.name)
+                yield row_of(tree, unit, reading, options, start.root.name)
         for unit, future in waiting:
             meter.name = unit.path
             try:
@@ -297,4 +297,4 @@ def _judge(unit: Unit, root_name: str) -> Checkpoint | None:
 
 def _judged(tree: Tree, options: Options, unit: Unit, root_name: str) -> Checkpoint | None:
     reading = judge_alone(tree, options, unit)
-    return None if reading is None else row_of(tree, unit, reading, root_name)
+    return None if reading is None else row_of(tree, unit, reading, options, root_name)

@@ -58,6 +58,10 @@ class FileSource:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def fileno(self) -> int:
+        """The descriptor, for what asks the system about the file; it stays ours."""
+        return self._descriptor
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Exactly ``length`` bytes. Raises EndOfBytes behind the end, UnreadableBytes when the medium can't."""
         if offset < 0 or length < 0 or offset + length > self.size_bytes:

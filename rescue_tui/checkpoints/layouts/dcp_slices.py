@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rescue_tui.checkpoints import torch_zip
@@ -132,15 +132,13 @@ def _slice(source: Source, span: Span, options: Options) -> SliceResult:
 
 
 def _result(reading: Reading, span: Span) -> SliceResult:
-    findings = tuple(replace(finding, offset=None if finding.offset is None else finding.offset + span.offset)
-                     for finding in reading.findings)
+    # The reader sees through its window: offsets are the file's already.
     tensor = reading.tensors[0] if len(reading.tensors) == 1 else None
     scalar = reading.tree if isinstance(reading.tree, bool | int | float | str) else None
     if tensor is None:
-        return SliceResult(span, reading.verdict, findings, covered=reading.covered, scalar=scalar,
+        return SliceResult(span, reading.verdict, reading.findings, covered=reading.covered, scalar=scalar,
                            proof=Proof.VERIFIED if reading.covered else Proof.UNVERIFIABLE)
-    blocks = tuple(replace(block, offset=block.offset + span.offset) for block in tensor.blocks)
-    return SliceResult(span, reading.verdict, findings, tensor.dtype, tensor.shape, blocks, tensor.proof,
+    return SliceResult(span, reading.verdict, reading.findings, tensor.dtype, tensor.shape, tensor.blocks, tensor.proof,
                        reading.covered, scalar, tensor.big_endian)
 
 

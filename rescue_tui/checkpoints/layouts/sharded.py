@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rescue_tui.checkpoints.desk import Desk, Gathered
+from rescue_tui.checkpoints.layouts import dcp_hf
 from rescue_tui.checkpoints.model import Reading, Verdict
 from rescue_tui.checkpoints.names import Promise, promise
 from rescue_tui.checkpoints.survey import Folder, Unit
@@ -22,7 +23,6 @@ from rescue_tui.core.finding import Severity
 NAME = "sharded"
 _INDEX_END = ".index.json"
 _SHARD = re.compile(r"^(?P<stem>.*?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\.[A-Za-z0-9]+)$")
-_DCP_SHARD = re.compile(r"^shard-(?P<rank>\d+)-")
 _MAX_COUNT = 99_999
 _MAX_NAMED = 16
 _FORMATS = {".safetensors": "safetensors-sharded", ".gguf": "gguf"}
@@ -52,7 +52,11 @@ def numbers_of(name: str) -> tuple[Numbers, int] | None:
     match = _SHARD.match(name)
     if not match or not 0 < int(match["count"]) <= _MAX_COUNT:
         return None
-    return Numbers(match["stem"], match["end"], int(match["count"])), int(match["number"])
+    stem = match["stem"]
+    by_rank = dcp_hf.SHARD.match(name)
+    if by_rank:  # of all ranks one set; their numbers are looked at there
+        return Numbers(f"shard-*-{stem.partition('-')[2].partition('-')[2]}", match["end"], 0), 0
+    return Numbers(stem, match["end"], int(match["count"])), int(match["number"])
 
 
 def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
@@ -69,7 +73,7 @@ def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
         mine = [numbers for numbers in sets if _belongs(numbers, index)]
         units.append((index, [index, *(name for numbers in mine for name in sets.pop(numbers))]))
     units.extend((min(names), names) for numbers, names in sorted(sets.items(), key=lambda item: min(item[1]))
-                 if numbers.count > 1 or len(names) > 1)
+                 if numbers.count != 1 or len(names) > 1)
     alone = len(units) == 1
     return [Unit(NAME, folder.path if alone else folder.at(first), folder.path, tuple(map(folder.at, sorted(names))))
             for first, names in units]
@@ -106,13 +110,12 @@ def judge(desk: Desk, unit: Unit) -> Reading:
                 for path, reading in desk.readings([child(unit.directory, name) for name in shards]).items()}
     for reading in readings.values():
         gathered.add(reading)
-    by_design = bool(shards) and all(_DCP_SHARD.match(name) for name in shards)
+    by_rank = bool(shards) and all(dcp_hf.SHARD.match(name) for name in shards)
     _numbers(unit.directory, shards, set(index.where.values()) if index else set(), gathered)
     if index is not None:
         _compare(unit.directory, index_name, index, readings, gathered)
-    elif by_design:
-        gathered.find(Severity.INFO, "shapes-not-told", "Shards that ranks wrote by themselves don't tell the whole "
-                      "shape of a tensor: a lost last shard can't be noticed.", None, unit.directory)
+    elif by_rank:
+        dcp_hf.merge(desk, unit.directory, readings, gathered)
     elif end in _MARKED:
         gathered.find(Severity.ERROR, "index-missing", f"There is no {_INDEX_END[1:]} for these shards, the file that "
                       "is written last; it can be made again from their headers.", Verdict.UNCOMMITTED, unit.directory)
@@ -142,7 +145,7 @@ def _numbers(directory: str, shards: Sequence[str], named: set[str], gathered: G
     sets: dict[Numbers, set[int]] = defaultdict(set)
     for name in {*shards, *named}:
         known = numbers_of(name)
-        if known:
+        if known and known[0].count:
             sets[known[0]].add(known[1])
     for numbers, present in sorted(sets.items(), key=lambda item: item[0].stem):
         every = range(1, numbers.count + 1)

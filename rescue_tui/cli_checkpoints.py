@@ -176,6 +176,10 @@ class ScanProgress:
         if self._on_terminal:
             self._bar.stop()
 
+    def restart(self) -> None:
+        """Another part of the work begins: its rate is its own."""
+        self._began = self._last = self._clock()
+
     def tick(self, name: str, done_bytes: int, total_bytes: int) -> None:
         """Draw again if it is time to."""
         now = self._clock()

@@ -89,7 +89,7 @@ def read_file(source: Source, options: Options) -> Reading | None:
                 return empty_reading(source)
         except (EndOfBytes, UnreadableBytes) as error:
             return unreadable_reading(source.name, str(error))
-    if promised:
+    if promised and not (head.name.endswith(".nemo") and nemo.is_packed(head)):
         words = foreign_words(head)
         if words is not None:
             return foreign_reading(source, *words)

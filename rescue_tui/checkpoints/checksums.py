@@ -23,6 +23,11 @@ def crc32(chunks: Iterable[bytes]) -> int:
     return value
 
 
+def extend_crc32(value: int, chunk: bytes | bytearray | memoryview) -> int:
+    """CRC-32 of some bytes behind those that ``value`` is the CRC-32 of."""
+    return int(_crc32(chunk, value))
+
+
 def crc32c(chunks: Iterable[bytes]) -> int:
     """CRC-32C (Castagnoli, RFC 3720 appendix B.4) of all chunks together."""
     value = 0

@@ -104,8 +104,8 @@ def _packed(source: Source) -> Reading:
             finding = (Verdict.CORRUPT, "Something else follows the packed data.")
     except zlib.error as error:
         finding = (Verdict.CORRUPT, f"The packed data is broken: {error}.")
-    told = CheckpointFinding(Severity.INFO, "packed", "It is packed with gzip, whose CRC-32 matches; what is in it is not "
-                             "looked at: unpack it for a verdict on each tensor.", file=source.name)
+    told = CheckpointFinding(Severity.INFO, "packed", "It is packed with gzip, whose CRC-32 matches; what is in it is "
+                             "not looked at: unpack it for a verdict on each tensor.", file=source.name)
     if finding is not None:
         told = CheckpointFinding(Severity.ERROR, "packed-broken", finding[1], finding[0], source.name, 0,
                                  source.size_bytes)

@@ -25,7 +25,8 @@ _FORMATS: Mapping[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8
 class Scratch(Protocol):
     """Room for a decoded run that is too large to hold."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> None:
+        """Behind what was written before."""
 
     def source(self) -> Source:
         """What was written, to be read at any place."""

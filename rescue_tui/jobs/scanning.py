@@ -16,6 +16,7 @@ from concurrent.futures import TimeoutError as NotYet
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event as SharedEvent
 from pathlib import Path
@@ -39,8 +40,8 @@ from rescue_tui.system.filetree import FileTree
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Tick = Callable[[str, int, int], None]
-# Below this, one process is done before others have started.
-POOL_BYTES = 64 << 20
+# Below this, one process is done before others have started: some 0.3 s, in which one reads a GiB of warm files.
+POOL_BYTES = 1 << 30
 SPREAD_BYTES = 64 << 20
 _POLL_SECONDS = 0.2
 
@@ -130,8 +131,11 @@ def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None
     meter.total = sum(sizes.values())
     count = processes or len(os.sched_getaffinity(0))
     if count > 1 and meter.total >= POOL_BYTES:
-        with _quiet_interrupts():
-            rows = list(_in_parallel(tree, start, units, sizes, options, meter, count))
+        try:
+            with _quiet_interrupts():
+                rows = list(_in_parallel(tree, start, units, sizes, options, meter, count))
+        except (OSError, EOFError):  # no processes to be had here: no /dev/shm, no more of them allowed
+            rows = list(_in_turn(tree, start, units, options, meter))
     else:
         rows = list(_in_turn(tree, start, units, options, meter))
     return ScanAnswer(start.label, conclude(rows, tally))
@@ -185,7 +189,8 @@ def _in_turn(tree: FileTree, start: Start, units: Sequence[Unit], options: Optio
 
 def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dict[str, int], options: Options,
                  meter: _Meter, count: int) -> Iterator[Checkpoint]:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # no fork of a process with threads, and imports done once
+    context.set_forkserver_preload(["__main__", __name__])
     counter = context.Value(ctypes.c_uint64)
     stopped = context.Event()
     pool = ProcessPoolExecutor(count, context, _begin, (str(start.root), options, counter, stopped))
@@ -250,6 +255,7 @@ class _Watch(Spread):
 @contextmanager
 def _quiet_interrupts() -> Iterator[None]:
     """Processes started here inherit a blocked SIGINT: Ctrl-C goes to the whole group, and we end them ourselves."""
+    resource_tracker.ensure_running()  # whoever starts it, which else happens on the way, unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -33,11 +33,11 @@ MISTAKES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError,
 
 
 class Format(NamedTuple):
-    """A reader of single files."""
+    """A reader of single files; ``read`` gives None for a file of the format that holds no model (HDF5 of others)."""
 
     name: str
     matches: Callable[[Head], bool]
-    read: Callable[[Source, Options], Reading]
+    read: Callable[[Source, Options], Reading | None]
 
 
 FORMATS: tuple[Format, ...] = (
@@ -103,7 +103,7 @@ def read_file(source: Source, options: Options) -> Reading | None:
     return _unrecognised(source, head)
 
 
-def _guarded(form: Format, source: Source, options: Options) -> Reading:
+def _guarded(form: Format, source: Source, options: Options) -> Reading | None:
     try:
         return form.read(source, options)
     except UnreadableBytes as error:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from rescue_tui.checkpoints.model import Options, Proof, Reading, Scalar, TensorEntry, Verdict
 from rescue_tui.checkpoints.names import step_of_part
 from rescue_tui.checkpoints.notes import Notes
-from rescue_tui.checkpoints.orbax_item import JSON_ITEM, Item, marks_item, read_item
+from rescue_tui.checkpoints.orbax_item import JSON_ITEM, PROCESS, Item, marks_item, read_item
 from rescue_tui.checkpoints.sidecars import read_json
 from rescue_tui.checkpoints.source import UnreadableBytes
 from rescue_tui.checkpoints.tree import Entry, Kind, Tree, child, walk
@@ -55,7 +55,8 @@ def _items(tree: Tree, entries: tuple[Entry, ...]) -> dict[str, Entry]:
     """Directories of arrays one level down, by the name that they have or were to get; final ones win."""
     found: dict[str, Entry] = {}
     for entry in entries:
-        if entry.kind is Kind.DIRECTORY and marks_item(_listing(tree, entry.path)):
+        mine = entry.kind is Kind.DIRECTORY and not PROCESS.fullmatch(entry.name)
+        if mine and marks_item(_listing(tree, entry.path)):
             name = final_name(entry.name)
             if name not in found or name == entry.name:
                 found[name] = entry
@@ -211,12 +212,13 @@ class _Step:
             self.notes.add(Severity.ERROR, "unreadable", f"a directory can't be read: {error.reason}",
                            Verdict.INCOMPLETE, self.directory)
         findings = tuple(self.notes.all())
-        covered = not self.bare and bool(self.tensors) and all(tensor.proof is Proof.VERIFIED for tensor in self.tensors)
+        proofs = {tensor.proof for tensor in self.tensors}
+        covered = not self.bare and proofs == {Proof.VERIFIED}
         if not covered and not any(finding.verdict is not None for finding in findings):
-            others = ", nor are items that are no arrays" if self.bare else ""
+            others = ", nor items that are no arrays" if self.bare else ""
             bare = tuple(tensor.name for tensor in self.tensors if tensor.proof is not Proof.VERIFIED)
-            self.notes.add(Severity.INFO, "no-checksum", f"{len(bare)} arrays have values that no checksum covers{others}: "
-                           "what can be decoded is whole, wrong values would not show", None, self.directory,
+            self.notes.add(Severity.INFO, "no-checksum", f"no checksum covers the values of {len(bare)} arrays"
+                           f"{others}: what can be decoded is whole, wrong values would not show", None, self.directory,
                            tensors=bare)
             findings = tuple(self.notes.all())
         step = step_of_part(_name(self.directory))

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from rescue_tui.checkpoints import limits
@@ -284,6 +284,7 @@ class _ItemReader:
             self.lost("data-cut", f"values reach to {end}, the file ends at {size}", source.name, names, offset=size,
                       length=end - size)
         bare: list[PayloadSpan] = []
+        packed: list[PayloadSpan] = []
         for piece in pieces:
             value = piece.value
             if value.offset + value.length > size:
@@ -291,12 +292,17 @@ class _ItemReader:
             array = self.arrays[piece.array]
             piece.check = check_chunk(array, piece.index, source, value.offset, value.length)
             self.tell(piece)
-            bare += [PayloadSpan(part.offset, part.length, (piece.array,)) for part in piece.check.parts
-                     if not part.codec and part.proof is Proof.UNVERIFIABLE]
-        if bare:
-            report = inspect_zeros(source, bare)
-            self.damaged.update(report.damaged)
-            self.notes.findings.extend(report.findings)
+            for part in piece.check.parts:
+                if part.proof is Proof.UNVERIFIABLE:
+                    (packed if part.codec else bare).append(PayloadSpan(part.offset, part.length, (piece.array,)))
+        report = inspect_zeros(source, bare)
+        self.damaged.update(report.damaged)
+        self.notes.findings.extend(report.findings)
+        for finding in inspect_zeros(source, packed).findings:
+            # No compressor writes whole pages of zeros: what decodes nevertheless lay in the stream as it was.
+            self.damaged.update(finding.tensors)
+            verdict = finding.verdict or Verdict.CORRUPT
+            self.notes.findings.append(replace(finding, severity=Severity.ERROR, verdict=verdict))
 
     def tell(self, piece: _Piece) -> None:
         """Findings on a chunk, in words of its array."""

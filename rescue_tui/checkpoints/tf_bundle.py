@@ -28,6 +28,7 @@ from rescue_tui.checkpoints.sstable import Table, read_table
 from rescue_tui.checkpoints.tf_entries import (
     DTYPES,
     STRING,
+    VARIANT,
     BundleEntry,
     Extent,
     Header,
@@ -46,7 +47,7 @@ from rescue_tui.checkpoints.tf_files import (
     parse_state,
     prefixes,
 )
-from rescue_tui.checkpoints.tf_payload import payload_matches, strings_match
+from rescue_tui.checkpoints.tf_payload import payload_matches, strings_match, variants_match
 from rescue_tui.checkpoints.tree import Tree
 from rescue_tui.checkpoints.wire import WireError
 from rescue_tui.core.finding import Severity
@@ -253,7 +254,11 @@ class _Bundle:
                 self.slices[row.key] = (entry, row.proven)
             else:
                 self.wholes[decode(row.key)] = (entry, row.proven)
-        if self.header is None and index.table.rows:
+        guessed = sum(not row.proven for row in index.table.rows)
+        if guessed:
+            self.add(Severity.WARNING, "names-unproven", f"{guessed} entries are from a part of the index that no "
+                     "matching checksum covers: their bytes may match, their names are not proven", None, index.file)
+        elif self.header is None and index.table.rows:
             self.add(Severity.ERROR, "bad-entry", "the index does not begin with a header", Verdict.CORRUPT, index.file)
 
     def place(self) -> None:
@@ -345,9 +350,10 @@ class _Bundle:
             self.add(Severity.WARNING, "no-checksum", f"{piece.owner} has no checksum in the index", None, *at)
             return Proof.UNVERIFIABLE
         try:
-            if entry.dtype == STRING:
-                wrong = strings_match(source, entry.offset, entry.size, entry.masked_crc or 0, entry.elements,
-                                      self.header is not None and self.header.big_endian)
+            if entry.dtype in {STRING, VARIANT}:
+                match = strings_match if entry.dtype == STRING else variants_match
+                wrong = match(source, entry.offset, entry.size, entry.masked_crc or 0, entry.elements,
+                              self.header is not None and self.header.big_endian)
             elif entry.size == 0 or payload_matches(source, entry.offset, entry.size, entry.masked_crc or 0):
                 wrong = ""
             else:

@@ -81,3 +81,32 @@ def strings_match(source: Source, offset: int, size: int, masked: int, elements:
     for chunk in source.chunks(here + _CHECKSUM_BYTES, total):
         value = google_crc32c.extend(value, chunk)
     return "" if value == unmask_crc32c(masked) else "its strings do not match their crc32c"
+
+
+def variants_match(source: Source, offset: int, size: int, masked: int, elements: int, big_endian: bool) -> str:
+    """As `strings_match`, for variants: per element a varint length, a message, the masked crc32c of all so far.
+
+    The checksum sees a length as 8 bytes in the writer's order.
+    """
+    endian: Literal["big", "little"] = "big" if big_endian else "little"
+    at, end = offset, offset + size
+    value = 0
+    for _ in range(min(elements, size + 1)):
+        try:
+            length, used = varint(source.read_at(at, min(VARINT_BYTES, end - at)), 0)
+        except WireError:
+            return "the length of a variant does not end"
+        at += used
+        if length + _CHECKSUM_BYTES > end - at:
+            return "a variant is longer than its entry"
+        value = google_crc32c.extend(value, length.to_bytes(2 * _CHECKSUM_BYTES, endian))
+        for chunk in source.chunks(at, length):
+            value = google_crc32c.extend(value, chunk)
+        stored = source.read_at(at + length, _CHECKSUM_BYTES)
+        at += length + _CHECKSUM_BYTES
+        if unmask_crc32c(int.from_bytes(stored, endian)) != value:
+            return "a variant does not match its crc32c"
+        value = google_crc32c.extend(value, stored)
+    if at != end:
+        return f"{end - at} bytes follow its variants"
+    return "" if value == unmask_crc32c(masked) else "its variants do not match their crc32c"

@@ -262,6 +262,7 @@ class _Reader:
 def _block_end(data: bytes) -> int | None:
     """The offset behind the trailer of the block at the front, known by its checksum."""
     count = at = 0
+    last = b""
     rows = _rows(data, len(data))
     while True:
         # An empty block has one restart point; others one for every 16 rows.
@@ -273,9 +274,12 @@ def _block_end(data: bytes) -> int | None:
             if kind == _RAW and unmask_crc32c(masked) == crc32c((data[: end - _U32.size],)):
                 return end
         try:
-            at, _, _ = next(rows)
+            at, key, _ = next(rows)
         except (StopIteration, _BadBlock):
             return None
+        if count and key <= last:
+            return None
+        last = key
         count += 1
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from rescue_tui.checkpoints import (
     flax_msgpack,
     gguf,
+    hdf5,
+    keras,
     nemo,
     npy,
     npz,
@@ -41,6 +43,7 @@ class Format(NamedTuple):
 
 
 FORMATS: tuple[Format, ...] = (
+    Format("keras", keras.matches, keras.read),
     Format("npz", npz.matches, npz.read),
     Format("torch-zip", torch_zip.matches, torch_zip.read),
     Format("torch-legacy", torch_legacy.matches, torch_legacy.read),
@@ -48,6 +51,7 @@ FORMATS: tuple[Format, ...] = (
     Format("torch-legacy", torch_tar.matches, torch_tar.read),
     Format("gguf", gguf.matches, gguf.read),
     Format("npy", npy.matches, npy.read),
+    Format("hdf5", hdf5.matches, hdf5.read),
     Format("safetensors", safetensors.matches, safetensors.read),
     Format("flax-msgpack", flax_msgpack.matches, flax_msgpack.read),
 )

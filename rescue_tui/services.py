@@ -5,10 +5,15 @@ Nothing here decides and nothing here touches the machine by itself; it wires co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import TypeVar
 
+from rescue_tui.checkpoints.model import Options, Verdict
 from rescue_tui.core.access import GateDecision, Role, WriteGrant
 from rescue_tui.core.device import Disk, Health
 from rescue_tui.core.errors import DeviceError
@@ -19,9 +24,13 @@ from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.jobs.casefolder import CaseFolder
 from rescue_tui.jobs.collection import collect
+from rescue_tui.jobs.extracting import ExtractAnswer, extract
 from rescue_tui.jobs.imaging import ImagingOptions, make_plan
 from rescue_tui.jobs.manager import JobManager
 from rescue_tui.jobs.reporting import rebuild_report
+from rescue_tui.jobs.salvaging import SalvageAnswer, salvage
+from rescue_tui.jobs.scanning import ScanAnswer, ScanStopped, scan_paths
+from rescue_tui.jobs.scanning import Tick as ScanTick
 from rescue_tui.jobs.verification import CaseVerdict, Tick, verify_case
 from rescue_tui.system.destination import Destinations, DestinationState
 from rescue_tui.system.guard import WriteGuard
@@ -32,6 +41,7 @@ from rescue_tui.system.mounts import MountedImage, Mounts
 from rescue_tui.system.runner import Runner
 from rescue_tui.system.workspace import Workspace
 
+Result = TypeVar("Result")
 ONE_SHOT_PATIENCE_SECONDS = 30.0
 
 
@@ -175,6 +185,37 @@ class Services:
         snapshot = await self.snapshot()
         await self.destinations.space_at(snapshot, to)
         return await collect(self.runner, self.inventory, snapshot, to)
+
+    # checkpoints ---------------------------------------------------------------------------------------------------
+    async def scan_checkpoints(self, paths: Sequence[Path], options: Options,
+                               tick: ScanTick | None = None) -> ScanAnswer:
+        """Judge every checkpoint at the paths, reading only; ``tick`` gets what is read, bytes read and bytes in all.
+
+        Cancelling it ends the reading.
+        """
+        return await self._stoppable(lambda stop: scan_paths(paths, options, tick, stop))
+
+    async def extract_checkpoints(self, paths: Sequence[Path], to: Path, only: Collection[Verdict],
+                                  tick: ScanTick | None = None, copy_tick: ScanTick | None = None) -> ExtractAnswer:
+        """Scan, then copy the checkpoints with these verdicts below ``to``; cancelling it leaves partial files."""
+        return await self._stoppable(lambda stop: extract(paths, to, only, tick, stop, copy_tick))
+
+    async def salvage_checkpoint(self, path: Path, to: Path, tick: ScanTick | None = None) -> SalvageAnswer:
+        """Copy the good tensors of one checkpoint into a new file in ``to``; cancelling it leaves a partial file."""
+        return await self._stoppable(lambda stop: salvage(path, to, tick, stop))
+
+    @staticmethod
+    async def _stoppable(call: Callable[[Event], Result]) -> Result:
+        """A long call in a thread, which is asked to stop when we are cancelled."""
+        stop = Event()
+        work = asyncio.create_task(asyncio.to_thread(call, stop))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stop.set()
+            with suppress(ScanStopped):
+                await work
+            raise
 
     # mounts --------------------------------------------------------------------------------------------------------
     async def mount(self, target: str, at: Path, *, part: int | None = None) -> MountedImage:

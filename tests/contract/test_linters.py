@@ -63,7 +63,7 @@ def test_ruff_catches_a_spawn_outside_the_runner(tmp_path: Path) -> None:
 
 def test_import_contract_catches_an_arrow_that_points_up(tmp_path: Path) -> None:
     package = tmp_path / "rescue_tui"
-    for name in ("core", "system", "jobs", "ui"):
+    for name in ("core", "checkpoints", "system", "jobs", "ui"):
         (package / name).mkdir(parents=True)
         (package / name / "__init__.py").write_text("")
     for path in (ROOT / "rescue_tui").glob("*.py"):

@@ -26,7 +26,7 @@ def test_text_is_the_default(argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize("argv", [
-    ["probe", "x"], ["checkpoints", "scan", "x"], ["objects", "verify"], ["nonsense"], ["__job", "x", "y"],
+    ["probe", "x"], ["checkpoints", "scan"], ["checkpoints"], ["objects", "verify"], ["nonsense"], ["__job", "x", "y"],
     ["image"], ["image", "x"], ["image", "--to", "d"], ["verify"], ["collect"], ["mount", "x"], ["unmount"],
     ["jobs"], ["jobs", "start"], ["jobs", "pause"], ["destination"], ["destination", "grant", "x"],
     ["destination", "format", "x"], ["destination", "format", "x", "--confirm", "s", "--filesystem", "vfat"],

@@ -66,7 +66,10 @@ def test_whole_session_by_keys_on_the_serial_line(
     keys.terminal.press("pagedown")
     keys.see("destination.mounted")
     keys.screen("Journal")
-    keys.press("w", f"serial {USB}")
+    keys.press("w", "STASIS  Write guard")
+    keys.screen("Write guard")
+    keys.terminal.press("pagedown")
+    keys.see(f"serial {USB}")
     keys.screen("Write guard")
 
     keys.press("d", "STASIS  Devices")

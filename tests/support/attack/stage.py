@@ -78,9 +78,13 @@ class Stage:
     kit: Kit
     directory: Path
 
-    def unguarded(self) -> KernelBoot:
-        """The image's kernel and system with a first stage of the tests' own that arms no guard."""
-        return self._with_init(with_race((HERE / "unguarded-init").read_text()), "unguarded")
+    def unguarded(self, *, raced: bool = False) -> KernelBoot:
+        """The image's kernel and system with a first stage of the tests' own that arms no guard.
+
+        With ``raced`` it starts the program that tries to write to every disk, and does.
+        """
+        init = (HERE / "unguarded-init").read_text()
+        return self._with_init(with_race(init) if raced else init, "unguarded")
 
     def guarded_with(self, change: Callable[[str], str]) -> KernelBoot:
         """The image with its own first stage, changed."""

@@ -1,7 +1,7 @@
 """Scanning directories for checkpoints with all cores: the survey here, the reading in processes of their own.
 
-Small scans stay in this process, since starting others costs more than they save. A directory with many large members
-is judged here while its members are read there.
+Small scans, and scans of one save, stay in this process, where threads read its files: starting processes costs more
+than they save. A directory with many large members is judged here while its members are read there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from rescue_tui.system.filetree import FileTree
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Tick = Callable[[str, int, int], None]
-# Below this, one process is done before others have started: some 0.3 s, in which one reads a GiB of warm files.
-POOL_BYTES = 1 << 30
+# Below this, the threads of one process are done before other processes have started: some 0.3 s, in which two threads
+# read 4 GiB of warm files.
+POOL_BYTES = 4 << 30
 SPREAD_BYTES = 64 << 20
 _POLL_SECONDS = 0.2
 
@@ -124,13 +125,13 @@ def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None
     """
     start = start_of(paths)
     meter = _Meter(tick or _unheard, stop or Event())
-    tree = FileTree(start.root, meter.read)
+    count = processes or len(os.sched_getaffinity(0))
+    tree = FileTree(start.root, meter.read, lanes=count)
     tally = Tally()
     units = units_of(tree, start.below, tally)
     sizes = {unit.path: _size(tree, unit) for unit in units}
     meter.total = sum(sizes.values())
-    count = processes or len(os.sched_getaffinity(0))
-    if count > 1 and meter.total >= POOL_BYTES:
+    if count > 1 and len(units) > 1 and meter.total >= POOL_BYTES:
         try:
             with _quiet_interrupts():
                 rows = list(_in_parallel(tree, start, units, sizes, options, meter, count))
@@ -193,7 +194,9 @@ def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dic
     context.set_forkserver_preload(["__main__", __name__])
     counter = context.Value(ctypes.c_uint64)
     stopped = context.Event()
-    pool = ProcessPoolExecutor(count, context, _begin, (str(start.root), options, counter, stopped))
+    # Where one save is most of the work, its files are read in threads there too.
+    lanes = count if max(sizes.values()) * count > sum(sizes.values()) else 1
+    pool = ProcessPoolExecutor(count, context, _begin, (str(start.root), options, counter, stopped, lanes))
     watch = _Watch(pool, tree, options, meter, counter)
     try:
         large = [unit for unit in units if unit.layout != FILE and sizes[unit.path] >= SPREAD_BYTES]
@@ -267,8 +270,9 @@ def _quiet_interrupts() -> Iterator[None]:
 class _Worker:
     """What one process of the pool holds."""
 
-    def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent) -> None:
-        self.tree = FileTree(Path(root), self.read)
+    def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent,
+                 lanes: int) -> None:
+        self.tree = FileTree(Path(root), self.read, lanes)
         self.options = options
         self._counter = counter
         self._stopped = stopped
@@ -289,8 +293,8 @@ class _Worker:
 _WORKERS: list[_Worker] = []
 
 
-def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent) -> None:
-    _WORKERS[:] = [_Worker(root, options, counter, stopped)]
+def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, lanes: int) -> None:
+    _WORKERS[:] = [_Worker(root, options, counter, stopped, lanes)]
 
 
 def _call(function: Callable[[Tree, Options, Item], Result], item: Item) -> Result:

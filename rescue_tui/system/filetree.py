@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Span, UnreadableBytes
+from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Found, Looked, Span, UnreadableBytes
 from rescue_tui.checkpoints.tree import Entry, Kind, child
+from rescue_tui.system.lanes import Lanes, Reader
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -35,11 +36,13 @@ def _unheard(count: int) -> None:
 class FileSource:
     """The bytes of one regular file (`rescue_tui.checkpoints.source.Source`). Closed when nobody holds it any more."""
 
-    def __init__(self, descriptor: int, name: str, size_bytes: int, on_read: OnRead = _unheard) -> None:
+    def __init__(self, descriptor: int, name: str, size_bytes: int, on_read: OnRead = _unheard,
+                 lanes: Lanes | None = None) -> None:
         self._descriptor = descriptor
         self.name = name
         self.size_bytes = size_bytes
         self._on_read = on_read
+        self._reader = Reader(descriptor, size_bytes, lanes or Lanes(1))
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def __enter__(self) -> Self:
@@ -55,6 +58,7 @@ class FileSource:
     def close(self) -> None:
         """Give the descriptor back; reading afterwards raises UnreadableBytes."""
         if self._descriptor >= 0:
+            self._reader.settle()
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -84,6 +88,13 @@ class FileSource:
         """The same bytes in pieces of at most `CHUNK_BYTES`."""
         for start in range(offset, offset + length, CHUNK_BYTES):
             yield self.read_at(start, min(CHUNK_BYTES, offset + length - start))
+
+    def look_at(self, runs: Sequence[Span], look: Callable[[memoryview], Found],
+                onward: bool) -> Iterator[Looked[Found]]:
+        """As `rescue_tui.checkpoints.source.look_at`, in as many threads as the tree was opened with."""
+        for found in self._reader.look_at(runs, look, onward):
+            self._on_read(sum(piece.length for piece in found if piece.trouble is None))
+            yield from found
 
     def holes(self, offset: int, length: int) -> tuple[Span, ...]:
         """Unallocated runs within (lseek(2), SEEK_HOLE); empty where the file system doesn't tell."""
@@ -120,12 +131,14 @@ class Names:
 class FileTree:
     """A directory as `rescue_tui.checkpoints.tree.Tree`. Paths are relative to it, ``/`` between parts, ``""`` itself.
 
-    ``on_read`` is told the count of bytes after each read. Raises OSError when ``root`` is no directory.
+    ``on_read`` is told the count of bytes after each read, always in the caller's thread; ``lanes`` is how many threads
+    may read one large file. Raises OSError when ``root`` is no directory.
     """
 
-    def __init__(self, root: Path, on_read: OnRead = _unheard) -> None:
+    def __init__(self, root: Path, on_read: OnRead = _unheard, lanes: int = 1) -> None:
         self.root = root
         self._on_read = on_read
+        self._lanes = Lanes(lanes)
         # The root itself is what the operator named: a link is followed there and nowhere below.
         self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._near: dict[str, int] = {}
@@ -135,6 +148,8 @@ class FileTree:
 
     def close(self) -> None:
         """Give the descriptors back."""
+        if hasattr(self, "_lanes"):
+            self._lanes.close()
         near: dict[str, int] = getattr(self, "_near", {})
         while near:
             os.close(near.popitem()[1])
@@ -215,7 +230,7 @@ class FileTree:
             if not stat.S_ISREG(status.st_mode):
                 os.close(descriptor)
                 raise UnreadableBytes(0, 0, "it is no regular file")
-        return FileSource(descriptor, path, status.st_size, self._on_read)
+        return FileSource(descriptor, path, status.st_size, self._on_read, self._lanes)
 
     def resolve(self, path: str) -> str:
         """The path behind links in its last part; UnreadableBytes when one leads out of the tree or in a circle."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from pathlib import Path
@@ -142,6 +143,7 @@ def test_holes_are_told(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_given_back(root: Path) -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
         tree = FileTree(root)

@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 Tick = Callable[[str, int, int], None]
 # Below this, the threads of one process are done before other processes have started: some 0.3 s, in which two threads
 # read 4 GiB of warm files.
-POOL_BYTES = 4 << 30
+POOL_BYTES = 16 << 30
 SPREAD_BYTES = 64 << 20
 _POLL_SECONDS = 0.2
 

@@ -141,7 +141,7 @@ class Reader:
                 os.posix_fadvise(self._descriptor, part.span.offset, part.span.length, os.POSIX_FADV_WILLNEED)
 
     def _at_hand(self, offset: int) -> bool:
-        """True when a byte is in memory (preadv2(2), RWF_NOWAIT): announcing what is there takes a third of reading it."""
+        """True when a byte is in memory (preadv2(2), RWF_NOWAIT): announcing what is there costs a third of reading."""
         try:
             return os.preadv(self._descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) > 0
         except OSError:

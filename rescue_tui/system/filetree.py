@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Found, Looked, Span, UnreadableBytes
+from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Found, Looked, Span, UnreadableBytes, look_in_turn
 from rescue_tui.checkpoints.tree import Entry, Kind, child
 from rescue_tui.system.lanes import Lanes, Reader
 
@@ -26,6 +26,8 @@ MAX_LINKS = 8
 MAX_DEPTH = 512
 MAX_KEPT = 8
 MAX_HOLES = 100_000
+# A file of this size is read at once where more than its beginning is asked for: readers ask for many small parts.
+SMALL_BYTES = 256 << 10
 OnRead = Callable[[int], None]
 
 
@@ -43,6 +45,8 @@ class FileSource:
         self.size_bytes = size_bytes
         self._on_read = on_read
         self._reader = Reader(descriptor, size_bytes, lanes or Lanes(1))
+        self._whole: bytes | None = None
+        self._reads = 0 if size_bytes <= SMALL_BYTES else -1
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def __enter__(self) -> Self:
@@ -59,6 +63,7 @@ class FileSource:
         """Give the descriptor back; reading afterwards raises UnreadableBytes."""
         if self._descriptor >= 0:
             self._reader.settle()
+            self._whole, self._reads = None, -1
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -70,6 +75,9 @@ class FileSource:
         """Exactly ``length`` bytes. Raises EndOfBytes behind the end, UnreadableBytes when the medium can't."""
         if offset < 0 or length < 0 or offset + length > self.size_bytes:
             raise EndOfBytes(offset, length, self.size_bytes)
+        if self._reads >= 0 and (whole := self._at_once()) is not None:
+            self._on_read(length)
+            return whole[offset : offset + length]
         pieces: list[bytes] = []
         done = 0
         while done < length:
@@ -84,6 +92,20 @@ class FileSource:
         self._on_read(length)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def _at_once(self) -> bytes | None:
+        """All bytes of a small file from the second read on; None when they can't be had so: each read tells why."""
+        if self._whole is None and self._reads:
+            try:
+                whole = os.pread(self._descriptor, self.size_bytes, 0)
+            except OSError:
+                whole = b""
+            if len(whole) < self.size_bytes:
+                self._reads = -1
+                return None
+            self._whole = whole
+        self._reads = 1
+        return self._whole
+
     def chunks(self, offset: int, length: int) -> Iterator[bytes]:
         """The same bytes in pieces of at most `CHUNK_BYTES`."""
         for start in range(offset, offset + length, CHUNK_BYTES):
@@ -92,6 +114,9 @@ class FileSource:
     def look_at(self, runs: Sequence[Span], look: Callable[[memoryview], Found],
                 onward: bool) -> Iterator[Looked[Found]]:
         """As `rescue_tui.checkpoints.source.look_at`, in as many threads as the tree was opened with."""
+        if self._reads >= 0:
+            yield from look_in_turn(self, runs, look, onward)
+            return
         for found in self._reader.look_at(runs, look, onward):
             self._on_read(sum(piece.length for piece in found if piece.trouble is None))
             yield from found

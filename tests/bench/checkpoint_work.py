@@ -6,6 +6,7 @@ of the whole process, with what its imports take.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -23,8 +24,10 @@ BLOCK_BYTES = 1 << 20
 def main(arguments: list[str]) -> int:
     """Do it and tell."""
     what, paths = arguments[0], [Path(name) for name in arguments[1:]]
-    work = {"scan": scanned, "scan-alone": scanned_alone, "load": loaded, "sum": summed, "sum-alone": summed_alone,
-            "save": saved}[what](paths)
+    works: dict[str, Callable[[list[Path]], Callable[[], object]]] = {
+        "scan": scanned, "scan-alone": scanned_alone, "load": loaded, "sum": summed, "sum-alone": summed_alone,
+        "save": saved}
+    work = works[what](paths)
     began = time.perf_counter()
     told = work()
     seconds = time.perf_counter() - began
@@ -133,12 +136,8 @@ def fastest() -> tuple[Callable[[memoryview, int], int], str]:
         pass
     else:
         found.append((isal_zlib.crc32, "isal"))
-    try:
-        from zlib_ng import zlib_ng
-    except ImportError:
-        pass
-    else:
-        found.append((zlib_ng.crc32, "zlib-ng"))
+    if importlib.util.find_spec("zlib_ng"):
+        found.append((importlib.import_module("zlib_ng.zlib_ng").crc32, "zlib-ng"))
     data = memoryview(os.urandom(BLOCK_BYTES))
 
     def seconds(one: tuple[Callable[[memoryview, int], int], str]) -> float:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
@@ -26,7 +26,9 @@ from rescue_tui.checkpoints.salvage import (
     select,
 )
 from rescue_tui.checkpoints.scan import row_of
+from rescue_tui.checkpoints.source import UnreadableBytes
 from rescue_tui.checkpoints.survey import FILE, Tally
+from rescue_tui.core.damage import PlaceUnknown
 from rescue_tui.core.errors import (
     CommandError,
     DeviceError,
@@ -39,6 +41,7 @@ from rescue_tui.core.errors import (
 )
 from rescue_tui.core.record import Plain, document
 from rescue_tui.core.text import human_bytes, printable
+from rescue_tui.jobs.damage import AskedMap, damage_map
 from rescue_tui.jobs.extracting import refuse_inside
 from rescue_tui.jobs.scanning import ScanStopped, Tick, units_of
 from rescue_tui.system.filetree import FileTree
@@ -70,8 +73,9 @@ class SalvageAnswer:
         return bool(self.chosen.kept) and not self.chosen.lost
 
 
-def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None = None) -> SalvageAnswer:
-    """Save what can be saved of the checkpoint at ``path`` into ``to``.
+def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None = None,
+            asked: AskedMap | None = None) -> SalvageAnswer:
+    """Save what can be saved of the checkpoint at ``path`` into ``to``; ``asked`` is as for a scan.
 
     ``tick`` gets a tensor's name, bytes done and bytes in all (each counts twice: written and read back). Raises
     UsageError when ``path`` is none or several, FormatError, PolicyRefusal when ``to`` lies within it or the files are
@@ -83,7 +87,7 @@ def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None =
                                      for other in _beside(path)):
         raise UsageError(f"{printable(str(path))} is not there.", "Name a checkpoint: a file, a directory or a prefix.")
     refuse_inside(to, [path] if path.is_dir() else [])
-    tree, inner = _tree_of(path, halt)
+    tree, inner = _tree_of(path, halt, asked)
     row, loans = _judged(tree, inner, path)
     chosen = select(row)
     name = _name(path, row)
@@ -114,7 +118,7 @@ def _refused(error: NotStored) -> RescueError:
     return CommandError(error.words, "Use another destination.")
 
 
-def _tree_of(path: Path, stop: Event) -> tuple[FileTree, str]:
+def _tree_of(path: Path, stop: Event, asked: AskedMap | None) -> tuple[FileTree, str]:
     """A tree that shows the checkpoint's siblings too, and the checkpoint's path in it."""
     real = Path(os.path.realpath(path)) if path.is_dir() else Path(os.path.realpath(path.parent)) / path.name
 
@@ -124,7 +128,9 @@ def _tree_of(path: Path, stop: Event) -> tuple[FileTree, str]:
             raise ScanStopped
 
     root = real.parents[min(_LEVELS, len(real.parents)) - 1] if real.parents else real
-    return FileTree(root, heard), "" if root == real else str(real.relative_to(root))
+    # Of where the checkpoint lies, which may be another file system than its siblings above.
+    media = damage_map(real if real.is_dir() else real.parent, asked).media
+    return FileTree(root, heard, media), "" if root == real else str(real.relative_to(root))
 
 
 def _judged(tree: FileTree, inner: str, path: Path) -> tuple[Checkpoint, tuple[Borrowed, ...]]:
@@ -149,7 +155,20 @@ def _judged(tree: FileTree, inner: str, path: Path) -> tuple[Checkpoint, tuple[B
     if loan is not None:
         reading = loan.reading
     row = row_of(tree, unit, reading, options)
-    return row, (*(loan.borrowed if loan is not None else ()), *told_elsewhere(reading))
+    return row, tuple(_doubted(tree, one) for one in (
+        *(loan.borrowed if loan is not None else ()), *told_elsewhere(reading)))
+
+
+def _doubted(tree: FileTree, one: Borrowed) -> Borrowed:
+    """A loan from a file of which parts were never read says so."""
+    try:
+        lost = tree.losses(one.file)
+    except (PlaceUnknown, UnreadableBytes):
+        return one
+    if not lost:
+        return one
+    words = "parts of that file were never read from the disk"
+    return replace(one, note=f"{one.note}; {words}" if one.note else words)
 
 
 def _name(path: Path, row: Checkpoint) -> str:

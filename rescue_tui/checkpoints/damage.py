@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from rescue_tui.checkpoints.model import Block, CheckpointFinding, Proof, Reading, TensorEntry, Verdict
 from rescue_tui.checkpoints.source import UnreadableBytes
@@ -32,6 +32,14 @@ class MappedTree(Protocol):
         """In order. Raises `PlaceUnknown`, and `UnreadableBytes` for what can't be opened or is no file."""
 
 
+class _Unknown(NamedTuple):
+    """A file whose place can't be told, as in `PlaceUnknown`."""
+
+    path: str
+    reason: str
+    checked: bool
+
+
 def marked(tree: object, reading: Reading, members: Iterable[str] = ()) -> Reading:
     """The reading with what lies on sectors that were never read: tensors damaged, findings that force incomplete.
 
@@ -41,12 +49,12 @@ def marked(tree: object, reading: Reading, members: Iterable[str] = ()) -> Readi
         return reading
     files = {block.file for tensor in reading.tensors for block in tensor.blocks}
     lost: dict[str, tuple[Loss, ...]] = {}
-    unknown: list[tuple[str, PlaceUnknown]] = []
+    unknown: list[_Unknown] = []
     for path in sorted({*files, *reading.members, *members}):
         try:
             losses = tree.losses(path)
         except PlaceUnknown as error:
-            unknown.append((path, error))
+            unknown.append(_Unknown(path, error.reason, error.checked))
         except UnreadableBytes:
             continue  # a directory, or what the reader has told of
         else:
@@ -66,7 +74,7 @@ class _Marking:
         self.proven: dict[str, list[dict[str, None]]] = {path: [{} for _ in losses] for path, losses in lost.items()}
         self.held: dict[str, list[tuple[int, int]]] = defaultdict(list)
 
-    def reading(self, unknown: Sequence[tuple[str, PlaceUnknown]]) -> Reading:
+    def reading(self, unknown: Sequence[_Unknown]) -> Reading:
         tensors = tuple(self._tensor(tensor) for tensor in self.before.tensors)
         findings = [*self._findings(), *_unknown(unknown, self.before.covered)]
         return replace(self.before, tensors=tensors, findings=(*self.before.findings, *findings))
@@ -137,11 +145,11 @@ def _told(path: str, loss: Loss, tensors: tuple[str, ...], words: str) -> Checkp
                              loss.length, tensors)
 
 
-def _unknown(files: Sequence[tuple[str, PlaceUnknown]], covered: bool) -> Iterable[CheckpointFinding]:
+def _unknown(files: Sequence[_Unknown], covered: bool) -> Iterable[CheckpointFinding]:
     """The image lacks something, and nobody can say whether it is a part of these."""
-    for path, error in files[:MAX_FINDINGS]:
-        doubted = not covered and not error.checked
+    for one in files[:MAX_FINDINGS]:
+        doubted = not covered and not one.checked
         yield CheckpointFinding(
             Severity.ERROR if doubted else Severity.INFO, UNKNOWN,
-            f"Whether it lies on sectors that were never read can't be told: {error.reason}.",
-            Verdict.INCOMPLETE if doubted else None, path)
+            f"Whether it lies on sectors that were never read can't be told: {one.reason}.",
+            Verdict.INCOMPLETE if doubted else None, one.path)

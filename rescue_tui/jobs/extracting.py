@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -19,7 +20,7 @@ from rescue_tui.core.finding import Severity
 from rescue_tui.core.text import human_bytes, printable
 from rescue_tui.jobs import manifests
 from rescue_tui.jobs.damage import AskedMap
-from rescue_tui.jobs.scanning import ScanStopped, Tick, scan_paths, start_of
+from rescue_tui.jobs.scanning import ScanAnswer, ScanStopped, Tick, scan_paths, start_of
 from rescue_tui.system.extraction import Copied, NotCopied, copy, data_runs
 from rescue_tui.system.filetree import FileTree
 from rescue_tui.system.freshfiles import FreshDirectory, NotStored
@@ -100,13 +101,19 @@ def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Ti
     chosen = [row for row in answer.scan.checkpoints if row.verdict in only]
     others = tuple(row for row in answer.scan.checkpoints if row.verdict not in only)
     order = tuple(verdict for verdict in Verdict if verdict in only)
-    tree = FileTree(start.root, media=answer.media)
     findings: list[CheckpointFinding] = list(answer.scan.findings)
     if not chosen:
         words = ", ".join(verdict.value for verdict in order)
         findings.append(CheckpointFinding(Severity.ERROR, "nothing-chosen", "None of "
                                           f"{len(answer.scan.checkpoints)} checkpoints is {words or 'chosen'}."))
         return ExtractAnswer(answer.root, str(to), order, (), others, (), tuple(findings))
+    with closing(FileTree(start.root, media=answer.media)) as tree:
+        return _copied(tree, answer, chosen, to, findings, copy_tick, halt, others, order)
+
+
+def _copied(tree: FileTree, answer: ScanAnswer, chosen: Sequence[Checkpoint], to: Path,
+            findings: list[CheckpointFinding], copy_tick: Tick | None, halt: Event, others: tuple[Checkpoint, ...],
+            order: tuple[Verdict, ...]) -> ExtractAnswer:
     known = {(finding.file, finding.code) for row in chosen for finding in row.reading.findings}
     members = {row.path: files_of(tree, row, answer.scan.checkpoints, findings) for row in chosen}
     wanted = {entry.path: entry for entries in members.values() for entry in entries}

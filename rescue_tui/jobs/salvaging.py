@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -88,6 +89,11 @@ def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None =
         raise UsageError(f"{printable(str(path))} is not there.", "Name a checkpoint: a file, a directory or a prefix.")
     refuse_inside(to, [path] if path.is_dir() else [])
     tree, inner = _tree_of(path, halt, asked)
+    with closing(tree):
+        return _salvaged(tree, inner, path, to, tick, halt)
+
+
+def _salvaged(tree: FileTree, inner: str, path: Path, to: Path, tick: Tick | None, halt: Event) -> SalvageAnswer:
     row, loans = _judged(tree, inner, path)
     chosen = select(row)
     name = _name(path, row)

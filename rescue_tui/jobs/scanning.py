@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import Synchronized
@@ -129,24 +129,28 @@ def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None
     start = start_of(paths)
     damage = damage_map(start.root, asked)
     meter = _Meter(tick or _unheard, stop or Event())
-    tree = FileTree(start.root, meter.read, damage.media)
     tally = Tally()
-    units = units_of(tree, start.below, tally)
+    # Closed at once, so that what was scanned can be unmounted whoever still holds a frame of ours.
+    with closing(FileTree(start.root, meter.read, damage.media)) as tree:
+        rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, processes)
+    damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
+    scan = conclude(rows, tally)
+    return ScanAnswer(start.label, replace(scan, findings=(*scan.findings, *damage.findings)), damage.maps,
+                      damage.media)
+
+
+def _rows(tree: FileTree, start: Start, units: Sequence[Unit], options: Options, meter: _Meter,
+          processes: int | None) -> list[Checkpoint]:
     sizes = {unit.path: _size(tree, unit) for unit in units}
     meter.total = sum(sizes.values())
     count = processes or len(os.sched_getaffinity(0))
     if count > 1 and meter.total >= POOL_BYTES:
         try:
             with _quiet_interrupts():
-                rows = list(_in_parallel(tree, start, units, sizes, options, meter, count))
+                return list(_in_parallel(tree, start, units, sizes, options, meter, count))
         except (OSError, EOFError):  # no processes to be had here: no /dev/shm, no more of them allowed
-            rows = list(_in_turn(tree, start, units, options, meter))
-    else:
-        rows = list(_in_turn(tree, start, units, options, meter))
-    damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
-    scan = conclude(rows, tally)
-    return ScanAnswer(start.label, replace(scan, findings=(*scan.findings, *damage.findings)), damage.maps,
-                      damage.media)
+            pass
+    return list(_in_turn(tree, start, units, options, meter))
 
 
 def _unheard(name: str, done_bytes: int, total_bytes: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.support.loops import loop_disk, run
 MIB = 1 << 20
 SECTOR = 512
 START = 1 * MIB
+PART = 338 * MIB
 MAKE = {
     "xfs": ("mkfs.xfs", "-q"),
     "ext4": ("mkfs.ext4", "-q", "-O", "inline_data"),
@@ -38,7 +38,7 @@ def mapfile(size_bytes: int, lost: Iterable[tuple[int, int, Status]]) -> Mapfile
 def mounted_writable(image: Path, at: Path, filesystem: str = "", offset: int = START) -> Iterator[Path]:
     """The file system in an image, made first when one is named, mounted for writing by the test alone."""
     at.mkdir(exist_ok=True)
-    with loop_disk(image, 0, "--offset", str(offset)) as disk:
+    with loop_disk(image, 0, "--offset", str(offset), "--sizelimit", str(PART)) as disk:
         if filesystem:
             run(*MAKE[filesystem], disk.node)
         run("mount", disk.node, str(at))
@@ -48,14 +48,19 @@ def mounted_writable(image: Path, at: Path, filesystem: str = "", offset: int = 
             run("umount", str(at))
 
 
-def make_image(image: Path, filesystem: str, at: Path, fill: Callable[[Path], None]) -> Path:
+def nothing(at: Path) -> None:
+    """Leave it empty."""
+
+
+def make_image(image: Path, filesystem: str, at: Path, fill: Callable[[Path], None] = nothing) -> Path:
     """A partitioned image of 340 MiB whose only partition has a file system that ``fill`` wrote to."""
     with image.open("wb") as file:
         file.truncate(340 * MIB)
-    run("sfdisk", "--quiet", str(image), stdin=f"label: gpt\nstart={START // SECTOR}, type=linux\n")
+    table = f"label: gpt\nstart={START // SECTOR}, size={PART // SECTOR}, type=linux\n"
+    run("sfdisk", "--quiet", str(image), stdin=table)
     with mounted_writable(image, at, filesystem):
         fill(at)
-        subprocess.run(("sync", "-f", str(at)), check=True)
+        run("sync", "-f", str(at))
     return image
 
 

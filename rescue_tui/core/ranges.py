@@ -31,7 +31,7 @@ class Ranges:
         """What lies between two offsets; runs that cross one are cut there."""
         first = bisect_right(self.ends, start)
         stop = bisect_left(self.starts, end)
-        if first >= stop:
+        if first >= stop or start >= end:
             return Ranges()
         starts, ends = list(self.starts[first:stop]), list(self.ends[first:stop])
         starts[0], ends[-1] = max(starts[0], start), min(ends[-1], end)

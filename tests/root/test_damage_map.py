@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,12 @@ class Node:
 
 
 @pytest.fixture
-def node(desk: Desk, tmp_path: Path) -> Node:
+def node(desk: Desk, tmp_path: Path) -> Iterator[Node]:
     """A disk of a node, to be made and damaged."""
-    return Node(desk, tmp_path)
+    made = Node(desk, tmp_path)
+    yield made
+    if os.path.ismount(made.at):  # the test failed: nothing stays mounted for that
+        run("umount", "--lazy", str(made.at))
 
 
 def command(*words: str) -> tuple[int, str]:

@@ -71,8 +71,8 @@ class DamageMap:
 
     @property
     def media(self) -> Media:
-        """By device number, for a `FileTree`."""
-        return {known.dev: Medium(known.filesystem, known.lost) for known in self.maps}
+        """By device number, for a `FileTree`; those of which everything was read are left out."""
+        return {known.dev: Medium(known.filesystem, known.lost) for known in self.maps if known.lost}
 
 
 def damage_map(root: Path, asked: AskedMap | None = None) -> DamageMap:

@@ -16,7 +16,7 @@ from threading import Event
 
 from rescue_tui.checkpoints.borrowing import borrowed, rebuilt_index, told_elsewhere
 from rescue_tui.checkpoints.judge import desk_of, judge_unit
-from rescue_tui.checkpoints.model import Checkpoint, Options
+from rescue_tui.checkpoints.model import Checkpoint, CheckpointFinding, Options
 from rescue_tui.checkpoints.safetensors_writer import HeaderTooLarge, Plan, plan
 from rescue_tui.checkpoints.salvage import (
     Borrowed,
@@ -45,7 +45,7 @@ from rescue_tui.core.text import human_bytes, printable
 from rescue_tui.jobs.damage import AskedMap, damage_map
 from rescue_tui.jobs.extracting import refuse_inside
 from rescue_tui.jobs.scanning import ScanStopped, Tick, units_of
-from rescue_tui.system.filetree import FileTree
+from rescue_tui.system.filetree import FileTree, Media
 from rescue_tui.system.freshfiles import FreshDirectory, FreshFile, NotStored
 
 FILE_END, RAW_END = ".salvaged.safetensors", ".salvaged.bin"
@@ -88,13 +88,17 @@ def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None =
                                      for other in _beside(path)):
         raise UsageError(f"{printable(str(path))} is not there.", "Name a checkpoint: a file, a directory or a prefix.")
     refuse_inside(to, [path] if path.is_dir() else [])
-    tree, inner = _tree_of(path, halt, asked)
+    # Of where the checkpoint lies, which may be another file system than its siblings above.
+    damage = damage_map(path if path.is_dir() else path.parent, asked)
+    tree, inner = _tree_of(path, halt, damage.media)
     with closing(tree):
-        return _salvaged(tree, inner, path, to, tick, halt)
+        return _salvaged(tree, inner, path, to, tick, halt, damage.findings)
 
 
-def _salvaged(tree: FileTree, inner: str, path: Path, to: Path, tick: Tick | None, halt: Event) -> SalvageAnswer:
+def _salvaged(tree: FileTree, inner: str, path: Path, to: Path, tick: Tick | None, halt: Event,
+              findings: tuple[CheckpointFinding, ...]) -> SalvageAnswer:
     row, loans = _judged(tree, inner, path)
+    row = replace(row, reading=replace(row.reading, findings=(*row.reading.findings, *findings)))
     chosen = select(row)
     name = _name(path, row)
     try:
@@ -124,7 +128,7 @@ def _refused(error: NotStored) -> RescueError:
     return CommandError(error.words, "Use another destination.")
 
 
-def _tree_of(path: Path, stop: Event, asked: AskedMap | None) -> tuple[FileTree, str]:
+def _tree_of(path: Path, stop: Event, media: Media) -> tuple[FileTree, str]:
     """A tree that shows the checkpoint's siblings too, and the checkpoint's path in it."""
     real = Path(os.path.realpath(path)) if path.is_dir() else Path(os.path.realpath(path.parent)) / path.name
 
@@ -134,8 +138,6 @@ def _tree_of(path: Path, stop: Event, asked: AskedMap | None) -> tuple[FileTree,
             raise ScanStopped
 
     root = real.parents[min(_LEVELS, len(real.parents)) - 1] if real.parents else real
-    # Of where the checkpoint lies, which may be another file system than its siblings above.
-    media = damage_map(real if real.is_dir() else real.parent, asked).media
     return FileTree(root, heard, media), "" if root == real else str(real.relative_to(root))
 
 

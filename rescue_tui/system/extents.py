@@ -21,6 +21,8 @@ _FIBMAP = 0x1  # _IO(0x00, 1)
 _FIGETBSZ = 0x2  # _IO(0x00, 2)
 _FIEMAP = 0xC020660B  # _IOWR('f', 11, struct fiemap)
 _GETFSMAP = 0xC0C0583B  # _IOWR('X', 59, struct fsmap_head), whose two keys count
+_GETFLAGS = 0x80086601  # _IOR('f', 1, long), though the kernel gives an int
+_NOCOW = 0x00800000  # FS_NOCOW_FL
 _TO_END = (1 << 64) - 1
 _BATCH = 256
 MAX_EXTENTS = 1 << 20
@@ -118,6 +120,8 @@ def losses_of(descriptor: int, size_bytes: int, medium: Medium) -> tuple[Loss, .
 def extents_of(descriptor: int, size_bytes: int, filesystem: str) -> list[Extent]:
     """The extents of an open file on a file system of this kind; holes have none. Raises PlaceUnknown."""
     if filesystem in _CHECKED:
+        if _is_unchecked(descriptor):
+            raise PlaceUnknown(f"{filesystem} has addresses of its own, and keeps no checksums of this file")
         raise PlaceUnknown(f"{filesystem} has addresses of its own, and checks by itself what it reads", checked=True)
     try:
         if filesystem in _DIRECT:
@@ -127,6 +131,15 @@ def extents_of(descriptor: int, size_bytes: int, filesystem: str) -> list[Extent
     except OSError as error:
         raise PlaceUnknown(f"the kernel does not say where it lies ({os.strerror(error.errno or 0)})") from error
     raise PlaceUnknown(f"{filesystem} is not known to tell where on the disk a file lies")
+
+
+def _is_unchecked(descriptor: int) -> bool:
+    """Files that are written in place (chattr +C) have no checksums on btrfs."""
+    try:
+        (flags,) = struct.unpack("=I", fcntl.ioctl(descriptor, _GETFLAGS, struct.pack("=I", 0)))
+    except OSError:
+        return True
+    return bool(flags & _NOCOW)
 
 
 def _fiemap(descriptor: int) -> Iterator[Extent]:

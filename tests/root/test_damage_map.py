@@ -22,7 +22,6 @@ from rescue_tui.jobs.damage import ELSEWHERE, NO_MAP, AskedMap
 from rescue_tui.jobs.extracting import extract
 from rescue_tui.jobs.salvaging import salvage
 from rescue_tui.jobs.scanning import ScanAnswer, scan_paths
-from rescue_tui.system.extents import extents_of, fibmap
 from tests.root.conftest import Desk
 from tests.support.damaged_images import (
     MIB,
@@ -31,11 +30,10 @@ from tests.support.damaged_images import (
     make_image,
     mapfile,
     mounted_writable,
-    physical,
     place,
     wipe,
 )
-from tests.support.loops import run, snapshot
+from tests.support.loops import loop_disk, run, snapshot
 
 torch = pytest.importorskip("torch")
 st_torch = pytest.importorskip("safetensors.torch")
@@ -323,87 +321,52 @@ async def test_a_case_without_a_readable_mapfile_is_told(node: Node) -> None:
     await node.unmount()
 
 
-async def test_btrfs_places_nothing_and_says_so(node: Node) -> None:
-    node.make("btrfs", fill)
-    node.lost = [(START + 200 * MIB, SECTOR, Status.BAD_SECTOR)]
+async def test_btrfs_places_nothing_and_proves_what_it_reads(node: Node) -> None:
+    def unchecked(at: Path) -> None:
+        fill(at)
+        (at / "unchecked").mkdir()
+        run("chattr", "+C", str(at / "unchecked"))
+        shutil.copyfile(at / "run/step_100/model.safetensors", at / "unchecked/model.safetensors")
+
+    node.make("btrfs", unchecked)
+    payload = torch_files.raw_bytes(state(200)["layers.3.weight"])
+    # No extent tells where it lies: its bytes are looked for.
+    where = node.image.read_bytes().index(payload[8192:12288]) // SECTOR * SECTOR
+    node.lost = [(where, SECTOR, Status.BAD_SECTOR)]
     await node.mount()
     answer = scan_paths([node.at], Options())
     found = rows(answer)
-    assert found["run/step_100/model.safetensors"].verdict is Verdict.INTACT
-    assert [item[0] for item in told(found["run/step_100/model.safetensors"], UNKNOWN)] == [UNKNOWN]
+    whole, hit, open_to_doubt = (f"{name}/model.safetensors" for name in ("run/step_100", "run/step_200", "unchecked"))
+    assert found[whole].verdict is Verdict.INTACT
+    assert [item[0] for item in told(found[whole], UNKNOWN)] == [UNKNOWN]
+    assert found[hit].verdict is Verdict.INCOMPLETE
+    assert told(found[hit], "unreadable")[0][-1] == ("layers.3.weight",)
+    assert found[open_to_doubt].verdict is Verdict.INCOMPLETE
     assert [finding.code for finding in answer.scan.findings] == [ELSEWHERE]
     await node.unmount()
 
 
-# extents --------------------------------------------------------------------------------------------------------------
-def extents(path: Path, filesystem: str) -> list[tuple[int, int, int, bool]]:
-    """What the kernel says of a file."""
-    with path.open("rb") as file:
-        return [(extent.offset, extent.medium_offset, extent.length, extent.written)
-                for extent in extents_of(file.fileno(), path.stat().st_size, filesystem)]
-
-
-def fragmented(at: Path) -> Path:
-    """A file whose pieces alternate with those of another."""
-    with (at / "one").open("wb") as one, (at / "other").open("wb") as other:
-        for number in range(600):
-            for file in (one, other):
-                file.write(bytes([number % 251 + 1]) * 4096)
-                file.flush()
-                os.fsync(file.fileno())
-    (at / "other").unlink()
-    with (at / "one").open("r+b") as one:
-        begin = one.seek(0, os.SEEK_END)
-        os.posix_fallocate(one.fileno(), begin, 600 * 8192)
-        for number in range(600):
-            os.pwrite(one.fileno(), bytes([number % 251 + 1]) * 4096, begin + number * 8192)
-        os.fsync(one.fileno())
-    return at / "one"
-
-
-@pytest.mark.parametrize("filesystem", ["xfs", "ext4"])
-def test_extents_are_those_that_filefrag_tells(tmp_path: Path, filesystem: str) -> None:
-    image = tmp_path / "image"
-    make_image(image, filesystem, tmp_path / "m")
-    with mounted_writable(image, tmp_path / "m") as at:
-        path = fragmented(at)
-        found = extents(path, filesystem)
-        assert [item[:3] for item in found] == physical(path)
-        assert len(found) > 1200  # more than the kernel is asked for at once
-        with path.open("rb") as file:
-            blocks = list(fibmap(file.fileno(), path.stat().st_size))
-        raw = image.read_bytes()
-        for one in (found, [(extent.offset, extent.medium_offset, extent.length, True) for extent in blocks]):
-            content = bytearray(path.stat().st_size)
-            for offset, where, length, written in one:
-                if written:
-                    content[offset:offset + length] = raw[START + where:START + where + length]
-            assert content == path.read_bytes()
-
-
-@pytest.mark.parametrize("filesystem", ["xfs", "ext4"])
-def test_space_set_aside_and_holes_can_lose_nothing(tmp_path: Path, filesystem: str) -> None:
-    image = make_image(tmp_path / "image", filesystem, tmp_path / "m")
-    with mounted_writable(image, tmp_path / "m") as at:
-        path = at / "sparse"
-        with path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, 1 << 20)
-            os.pwrite(file.fileno(), b"x" * 8192, 256 << 10)
-            os.truncate(file.fileno(), 2 << 20)
-            os.fsync(file.fileno())
-        found = extents(path, filesystem)
-        assert [(offset, length) for offset, _, length, written in found if written] == [(256 << 10, 8192)]
-        assert sum(length for *_, length, written in found if not written) == (1 << 20) - 8192
-
-
-def test_a_file_within_its_inode_lies_in_the_inode(tmp_path: Path) -> None:
-    image = make_image(tmp_path / "image", "ext4", tmp_path / "m")
-    with mounted_writable(image, tmp_path / "m") as at:
-        (at / "tiny").write_bytes(b"within the inode")
-        run("sync", "-f", str(at))
-        ((offset, where, length, written),) = extents(at / "tiny", "ext4")
-    assert (offset, length, written) == (0, 16, True)
-    assert image.read_bytes()[START + where:START + where + length] == b"within the inode"
+def test_a_partition_of_a_loop_device_is_found_too(tmp_path: Path) -> None:
+    folder = tmp_path / "stasis-case-1/disk"
+    folder.mkdir(parents=True)
+    image, at = folder / "image.partial.raw", tmp_path / "m"
+    make_image(image, "ext4", at, fill)
+    path = "run/step_100/model.safetensors"
+    with mounted_writable(image, at):
+        where = place(at / path, 8192)
+    (folder / "image.map.bak").write_text(
+        mapfile(image.stat().st_size, [(START + where, SECTOR, Status.NON_TRIMMED)]).to_text())
+    (folder / "image.map").write_text("")
+    with loop_disk(image) as disk:
+        run("partx", "--add", disk.node)
+        run("mount", "-o", "ro,noload", f"{disk.node}p1", str(at))
+        answer = scan_paths([at / "run"], Options())
+        assert told(rows(answer)["step_100/model.safetensors"], UNREAD)[0][1:4] == (
+            "step_100/model.safetensors", 8192, SECTOR)
+        assert answer.maps[0].mapfile == str(folder / "image.map.bak")
+        # From above as well: the scan crosses mounts.
+        answer = scan_paths([tmp_path], Options())
+        assert [item[0] for item in told(rows(answer)[f"m/{path}"], UNREAD)] == [UNREAD]
 
 
 async def test_files_that_share_extents_share_the_damage(node: Node) -> None:

@@ -43,7 +43,7 @@ class AskedMap:
 
 @dataclass(frozen=True, slots=True)
 class KnownMap:
-    """A mapfile that was laid over a mount.
+    """A mapfile that was laid over a mount; ``whole`` is false where that shows only a part of its file system.
 
     ``offset_bytes`` and ``size_bytes`` place the file system in the image. ``in_files``, ``free`` and ``elsewhere`` are
     the lost bytes that lie in files, in space that the file system calls free, and in neither; None: not looked for.
@@ -57,6 +57,7 @@ class KnownMap:
     size_bytes: int
     filesystem: str
     lost: LostMap
+    whole: bool = True
     in_files_bytes: int | None = None
     free_bytes: int | None = None
     elsewhere_bytes: int | None = None
@@ -157,7 +158,7 @@ def _known(mount: MountEntry, backing: Backing, offset: int, path: str, mapfile:
     except OSError:
         return None
     return KnownMap(mount.target, dev, path, backing.image, offset, backing.size_bytes, mount.filesystem,
-                    lost_map(mapfile, offset, backing.size_bytes))
+                    lost_map(mapfile, offset, backing.size_bytes), mount.root == "/")
 
 
 def _seen_from(place: str, target: str) -> str:
@@ -213,7 +214,9 @@ def _elsewhere(known: KnownMap, left: Ranges, held: _Held, file: str) -> Checkpo
     bad = left.without(known.lost.unread)
     kinds = "on bad sectors" if bad == left else "partly on bad sectors" if len(bad) else "not read yet"
     tables = "directories or the file system's own tables"
-    what = tables if held.told_free else f"free space, or {tables}"
+    what = tables if held.told_free else f"free space, {tables}"
+    if not known.whole:
+        what = f"files outside of this mount, {what}"
     unseen = f" {held.unseen} files could not be asked where they lie." if held.unseen else ""
     at = left.starts[0] + known.offset_bytes
     return CheckpointFinding(

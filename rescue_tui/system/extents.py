@@ -36,7 +36,7 @@ _BLOCKWISE = frozenset({"vfat", "msdos", "exfat", "hfsplus", "iso9660"})
 _CHECKED = frozenset({"btrfs", "bcachefs", "zfs"})
 
 _LAST, _UNKNOWN, _DELAYED, _ENCODED, _ENCRYPTED = 0x1, 0x2, 0x4, 0x8, 0x80
-_TAIL, _UNWRITTEN = 0x400, 0x800
+_INLINE, _TAIL, _UNWRITTEN = 0x200, 0x400, 0x800
 _NOWHERE = _UNKNOWN | _DELAYED | _ENCODED | _ENCRYPTED | _TAIL
 # Nobody may use these blocks, by the special owner of that number (FMR_OWNER_FREE).
 _SPECIAL_OWNER, _FREE, _FSMAP_LAST = 0x10, 1, 0x20
@@ -157,6 +157,8 @@ def _fiemap(descriptor: int) -> Iterator[Extent]:
                 buffer, _FIEMAP_STRUCT.size + index * _EXTENT_STRUCT.size))
             if extent.flags & _NOWHERE:
                 raise PlaceUnknown("an extent is packed, encrypted or not placed yet")
+            if extent.flags & _INLINE and not extent.physical:
+                raise PlaceUnknown("it lies in the file system's own tables")
             yield Extent(extent.logical, extent.physical, extent.length, not extent.flags & _UNWRITTEN)
             if extent.flags & _LAST:
                 return

@@ -276,6 +276,24 @@ async def test_lost_sectors_in_no_file_are_free_or_a_warning(node: Node) -> None
     await node.unmount()
 
 
+async def test_a_mount_of_a_part_says_that_it_knows_a_part(node: Node, tmp_path: Path) -> None:
+    node.make("xfs", fill)
+    with mounted_writable(node.image, node.work):
+        node.lose("log.txt", 4096, SECTOR)
+    await node.mount()
+    assert scan_paths([node.at / "run"], Options()).scan.findings == ()
+    part = tmp_path / "part"
+    part.mkdir()
+    run("mount", "--bind", str(node.at / "run"), str(part))
+    try:
+        (finding,) = scan_paths([part], Options()).scan.findings
+    finally:
+        run("umount", str(part))
+    assert finding.code == ELSEWHERE
+    assert "files outside of this mount" in finding.summary
+    await node.unmount()
+
+
 async def test_a_named_mapfile_is_checked_against_the_mount(node: Node, tmp_path: Path) -> None:
     node.make("ext4", fill)
     other = tmp_path / "copy-of-a-disk.img"

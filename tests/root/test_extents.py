@@ -107,8 +107,7 @@ def test_free_space_is_where_no_file_lies(tmp_path: Path, filesystem: str) -> No
 def test_what_is_of_no_disk_has_no_place(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 8192)
-    with path.open("rb") as file:
-        with pytest.raises(PlaceUnknown, match="not known to tell"):
-            extents_of(file.fileno(), 8192, "overlay")
+    with path.open("rb") as file, pytest.raises(PlaceUnknown, match="not known to tell"):
+        extents_of(file.fileno(), 8192, "overlay")
     with Path("/proc/version").open("rb") as file, pytest.raises(PlaceUnknown, match="does not say"):
         extents_of(file.fileno(), 100, "ext4")

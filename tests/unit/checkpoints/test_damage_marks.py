@@ -204,3 +204,32 @@ def test_zeros_that_were_saved_are_proven_by_their_checksum(monkeypatch: pytest.
     (row,) = judged(monkeypatch, "m.pt", data, Loss(ones.offset + 512, 512, True)).checkpoints
     assert row.verdict is Verdict.CORRUPT
     assert [finding.tensors for finding in row.reading.findings if finding.code == BAD] == [("ones",)]
+
+
+def test_a_file_of_which_nothing_was_read_is_empty_for_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = safetensors_file({"a": 4000})
+    found = judged(monkeypatch, "m.safetensors", data, Loss(0, len(data), False))
+    (row,) = found.checkpoints
+    assert row.verdict is Verdict.EMPTY
+    assert [(finding.offset, finding.length) for finding in row.reading.findings if finding.code == UNREAD] == [
+        (0, len(data))]
+    assert found.newest_good is None
+
+
+def test_every_member_of_a_save_of_several_files_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [f"m/model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    weights = {"a": shards[0][2:], "b": shards[1][2:]}
+    files = {shards[0]: safetensors_file({"a": 4000}), shards[1]: safetensors_file({"b": 4000}, fill=9),
+             "m/model.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": weights}).encode()}
+    (row,) = scan(LossyMemory(files), Options()).checkpoints
+    assert row.verdict is Verdict.INTACT
+    monkeypatch.setitem(LOST, shards[1], (Loss(2048, 512, True),))
+    (row,) = scan(LossyMemory(files), Options()).checkpoints
+    assert row.verdict is Verdict.INCOMPLETE
+    assert [(one.name, one.code) for one in select(row).lost] == [("b", BAD)]
+    monkeypatch.setitem(LOST, shards[1], ())
+    monkeypatch.setitem(LOST, "m/model.safetensors.index.json", (Loss(0, 512, False),))
+    (row,) = scan(LossyMemory(files), Options()).checkpoints
+    assert [(finding.code, finding.file) for finding in row.reading.findings if finding.code == UNREAD] == [
+        (UNREAD, "m/model.safetensors.index.json")]
+    assert row.verdict is Verdict.INCOMPLETE

@@ -39,7 +39,7 @@ async def run(services: Services, arguments: argparse.Namespace, output: Output)
     """`checkpoints scan`: judge, print, and end with 1 when anything is not good."""
     with ScanProgress(output) as progress:
         answer = await services.scan_checkpoints(arguments.paths, Options(values=arguments.values), progress.tick,
-                                                 asked_map(arguments))
+                                                 mapfile=asked_map(arguments))
     status = status_of(answer)
     output.document(scan_document(answer))
     _print(answer, output)

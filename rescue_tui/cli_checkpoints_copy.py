@@ -42,7 +42,7 @@ async def _extract(services: Services, arguments: argparse.Namespace, output: Ou
             progress.tick(name, done_bytes, total_bytes)
 
         answer = await services.extract_checkpoints(arguments.paths, arguments.to.absolute(), arguments.only,
-                                                    progress.tick, copied, asked_map(arguments))
+                                                    progress.tick, copied, mapfile=asked_map(arguments))
     status = ExitStatus.GOOD if answer.good else ExitStatus.DAMAGE
     output.document(extract_document(answer, status))
     output.table(EXTRACT_HEADS, [
@@ -77,7 +77,7 @@ def extract_document(answer: ExtractAnswer, status: ExitStatus) -> Document:
 async def _salvage(services: Services, arguments: argparse.Namespace, output: Output) -> ExitStatus:
     with ScanProgress(output) as progress:
         answer = await services.salvage_checkpoint(arguments.path, arguments.to.absolute(), progress.tick,
-                                                   asked_map(arguments))
+                                                   mapfile=asked_map(arguments))
     status = ExitStatus.GOOD if answer.whole else ExitStatus.DAMAGE
     output.document({**answer.fields, "exit": int(status)})
     output.lines(salvage_lines(answer))

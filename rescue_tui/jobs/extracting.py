@@ -85,7 +85,8 @@ class _Copying:
 
 
 def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Tick | None = None,
-            stop: Event | None = None, copy_tick: Tick | None = None, asked: AskedMap | None = None) -> ExtractAnswer:
+            stop: Event | None = None, copy_tick: Tick | None = None, *,
+            mapfile: AskedMap | None = None) -> ExtractAnswer:
     """Scan the paths, then copy the checkpoints with these verdicts below ``to``, keeping relative paths.
 
     What of a copied file was never read from its disk is told by a finding and by a remark in the manifest.
@@ -97,7 +98,7 @@ def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Ti
     start = start_of(paths)
     refuse_inside(to, [path for path in paths if path.is_dir()] or [start.root])
     halt = stop or Event()
-    answer = scan_paths(paths, Options(), tick, halt, asked=asked)
+    answer = scan_paths(paths, Options(), tick, halt, mapfile=mapfile)
     chosen = [row for row in answer.scan.checkpoints if row.verdict in only]
     others = tuple(row for row in answer.scan.checkpoints if row.verdict not in only)
     order = tuple(verdict for verdict in Verdict if verdict in only)

@@ -74,9 +74,9 @@ class SalvageAnswer:
         return bool(self.chosen.kept) and not self.chosen.lost
 
 
-def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None = None,
-            asked: AskedMap | None = None) -> SalvageAnswer:
-    """Save what can be saved of the checkpoint at ``path`` into ``to``; ``asked`` is as for a scan.
+def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None = None, *,
+            mapfile: AskedMap | None = None) -> SalvageAnswer:
+    """Save what can be saved of the checkpoint at ``path`` into ``to``; ``mapfile`` is as for a scan.
 
     ``tick`` gets a tensor's name, bytes done and bytes in all (each counts twice: written and read back). Raises
     UsageError when ``path`` is none or several, FormatError, PolicyRefusal when ``to`` lies within it or the files are
@@ -89,7 +89,7 @@ def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None =
         raise UsageError(f"{printable(str(path))} is not there.", "Name a checkpoint: a file, a directory or a prefix.")
     refuse_inside(to, [path] if path.is_dir() else [])
     # Of where the checkpoint lies, which may be another file system than its siblings above.
-    damage = damage_map(path if path.is_dir() else path.parent, asked)
+    damage = damage_map(path if path.is_dir() else path.parent, mapfile)
     tree, inner = _tree_of(path, halt, damage.media)
     with closing(tree):
         return _salvaged(tree, inner, path, to, tick, halt, damage.findings)
@@ -138,7 +138,7 @@ def _tree_of(path: Path, stop: Event, media: Media) -> tuple[FileTree, str]:
             raise ScanStopped
 
     root = real.parents[min(_LEVELS, len(real.parents)) - 1] if real.parents else real
-    return FileTree(root, heard, media), "" if root == real else str(real.relative_to(root))
+    return FileTree(root, heard, media=media), "" if root == real else str(real.relative_to(root))
 
 
 def _judged(tree: FileTree, inner: str, path: Path) -> tuple[Checkpoint, tuple[Borrowed, ...]]:

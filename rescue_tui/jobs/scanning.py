@@ -120,18 +120,18 @@ def _unit_with(tree: Tree, path: str) -> Unit:
 
 
 def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None, stop: Event | None = None,
-               processes: int | None = None, asked: AskedMap | None = None) -> ScanAnswer:
+               processes: int | None = None, *, mapfile: AskedMap | None = None) -> ScanAnswer:
     """Judge everything at the paths. ``tick`` gets what is read, bytes read and bytes in all.
 
-    What images are mounted there and lack is found out, ``asked`` names a mapfile besides. ``stop`` ends it early: then
+    What images are mounted there and lack is found out, ``mapfile`` is one that was named. ``stop`` ends it early: then
     ScanStopped is raised. Raises UsageError, FormatError, DeviceError, CommandError, and OSError for the root.
     """
     start = start_of(paths)
-    damage = damage_map(start.root, asked)
+    damage = damage_map(start.root, mapfile)
     meter = _Meter(tick or _unheard, stop or Event())
     tally = Tally()
     # Closed at once, so that what was scanned can be unmounted whoever still holds a frame of ours.
-    with closing(FileTree(start.root, meter.read, damage.media)) as tree:
+    with closing(FileTree(start.root, meter.read, media=damage.media)) as tree:
         rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, processes)
     damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
     scan = conclude(rows, tally)
@@ -282,7 +282,7 @@ class _Worker:
 
     def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent,
                  media: Media) -> None:
-        self.tree = FileTree(Path(root), self.read, media)
+        self.tree = FileTree(Path(root), self.read, media=media)
         self.options = options
         self._counter = counter
         self._stopped = stopped

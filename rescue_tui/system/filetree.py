@@ -128,7 +128,7 @@ class FileTree:
     the mounted file systems lack. Raises OSError when ``root`` is no directory.
     """
 
-    def __init__(self, root: Path, on_read: OnRead = _unheard, media: Media = NO_MEDIA) -> None:
+    def __init__(self, root: Path, on_read: OnRead = _unheard, *, media: Media = NO_MEDIA) -> None:
         self.root = root
         self.media = media
         self._on_read = on_read

@@ -306,16 +306,16 @@ async def test_a_named_mapfile_is_checked_against_the_mount(node: Node, tmp_path
     await node.desk.mounts.mount(snapshot(), str(other), node.at)
     assert rows(scan_paths([node.at], Options()))[path].verdict is Verdict.INTACT
     for asked in (AskedMap(named), AskedMap(named, START)):
-        assert rows(scan_paths([node.at], Options(), asked=asked))[path].verdict is Verdict.INCOMPLETE
+        assert rows(scan_paths([node.at], Options(), mapfile=asked))[path].verdict is Verdict.INCOMPLETE
     with pytest.raises(UsageError, match="of another image"):
-        scan_paths([node.at], Options(), asked=AskedMap(named, other.stat().st_size))
+        scan_paths([node.at], Options(), mapfile=AskedMap(named, other.stat().st_size))
     with pytest.raises(UsageError, match="not there"):
-        scan_paths([node.at], Options(), asked=AskedMap(tmp_path / "none"))
+        scan_paths([node.at], Options(), mapfile=AskedMap(tmp_path / "none"))
     (tmp_path / "no.map").write_text("no map at all\n")
     with pytest.raises(FormatError):
-        scan_paths([node.at], Options(), asked=AskedMap(tmp_path / "no.map"))
+        scan_paths([node.at], Options(), mapfile=AskedMap(tmp_path / "no.map"))
     with pytest.raises(UsageError, match="no file system of a block device"):
-        scan_paths([Path("/proc/self/fdinfo")], Options(), asked=AskedMap(named))
+        scan_paths([Path("/proc/self/fdinfo")], Options(), mapfile=AskedMap(named))
 
     status, printed = command(sys.executable, "-m", "rescue_tui", "checkpoints", "scan", str(node.at), "--mapfile",
                               str(named), "--json")

@@ -128,7 +128,7 @@ class _Marking:
         if len(between) and path not in self.whole:
             part = Loss(between.starts[0], between.ends[-1] - between.starts[0], loss.bad)
             yield _told(path, part, (), f"{_words(Loss(part.offset, between.total_bytes, loss.bad))} outside of all "
-                        "tensors, where no checksum proves them.")
+                        "known tensors, where nothing is known to prove them.")
         if proven or (len(between) and path in self.whole):
             yield CheckpointFinding(
                 Severity.INFO, PROVEN, f"{_words(loss)}, yet a checksum over them matches: they are right.", None, path,

@@ -220,6 +220,27 @@ async def test_salvage_leaves_out_what_was_never_read(node: Node, tmp_path: Path
     await node.unmount()
 
 
+async def test_a_borrowed_header_says_when_its_owner_has_losses(node: Node, tmp_path: Path) -> None:
+    node.make("ext4", fill)
+    path, sibling = "run/step_200/model.safetensors", "run/step_100/model.safetensors"
+    with mounted_writable(node.image, node.work) as at:
+        node.lose(path, 0, SECTOR)
+        node.lose(sibling, tensor_place(at / sibling, "layers.5.weight") // SECTOR * SECTOR + SECTOR, SECTOR)
+    await node.mount()
+    row = rows(scan_paths([node.at], Options()))[path]
+    assert row.verdict is Verdict.CORRUPT
+    assert told(row, BAD) == [(BAD, path, 0, SECTOR, ())]
+    answer = salvage(node.at / path, tmp_path / "out")
+    (loan,) = answer.borrowed
+    assert loan.file.endswith(sibling)
+    assert "never read from the disk" in loan.note
+    saved = st_torch.load_file(tmp_path / "out/model.safetensors.salvaged.safetensors")
+    truth = state(200)
+    assert {name: torch_files.raw_bytes(tensor) for name, tensor in saved.items()} == {
+        name: torch_files.raw_bytes(tensor) for name, tensor in truth.items()}
+    await node.unmount()
+
+
 async def test_extract_tells_the_damage_in_its_manifest(node: Node, tmp_path: Path) -> None:
     def with_config(at: Path) -> None:
         fill(at)
@@ -325,6 +346,12 @@ async def test_a_named_mapfile_is_checked_against_the_mount(node: Node, tmp_path
     assert (known["mapfile"], known["offset_bytes"], known["bad_bytes"]) == (str(named), START, SECTOR)
     (entry,) = (item for item in document["checkpoints"] if item["path"] == path)
     assert entry["verdict"] == "incomplete"
+    status, printed = command(sys.executable, "-m", "rescue_tui", "checkpoints", "scan", str(node.at), "--mapfile",
+                              str(named))
+    assert status == 1
+    assert f"{node.at}: 512 B on bad sectors and 0 B not read yet, says {named}." in printed
+    assert "512 bytes lie on bad sectors of the disk" in printed
+    assert "[layers.6.weight]" in printed
     assert entry["tensors"] == {"total": TENSORS + 1, "verified": 0, "unverifiable": TENSORS, "damaged": 1}
     await node.unmount()
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event as SharedEvent
@@ -35,7 +35,8 @@ from rescue_tui.checkpoints.stored_sum import entry_of
 from rescue_tui.checkpoints.survey import FILE, Tally, Unit, folder_of, survey
 from rescue_tui.checkpoints.tree import Kind, Tree, walk
 from rescue_tui.core.errors import CommandError, UsageError
-from rescue_tui.system.filetree import FileTree
+from rescue_tui.jobs.damage import AskedMap, KnownMap, damage_map, with_elsewhere
+from rescue_tui.system.filetree import FileTree, Media
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,10 +54,12 @@ class ScanStopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class ScanAnswer:
-    """``root`` is what the rows' paths are relative to, as it was asked for."""
+    """``root`` is what the rows' paths are relative to, as it was asked for. ``maps``: see `jobs.damage`."""
 
     root: str
     scan: Scan
+    maps: tuple[KnownMap, ...] = ()
+    media: Media = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +121,37 @@ def _unit_with(tree: Tree, path: str) -> Unit:
 
 
 def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None, stop: Event | None = None,
-               processes: int | None = None) -> ScanAnswer:
+               processes: int | None = None, *, mapfile: AskedMap | None = None) -> ScanAnswer:
     """Judge everything at the paths. ``tick`` gets what is read, bytes read and bytes in all.
 
-    ``stop`` ends it early: then ScanStopped is raised. Raises UsageError, CommandError, and OSError for the root.
+    What images are mounted there and lack is found out, ``mapfile`` is one that was named. ``stop`` ends it early: then
+    ScanStopped is raised. Raises UsageError, FormatError, DeviceError, CommandError, and OSError for the root.
     """
     start = start_of(paths)
+    damage = damage_map(start.root, mapfile)
     meter = _Meter(tick or _unheard, stop or Event())
     count = processes or len(os.sched_getaffinity(0))
-    tree = FileTree(start.root, meter.read, lanes=count)
     tally = Tally()
-    units = units_of(tree, start.below, tally)
+    # Closed at once, so that what was scanned can be unmounted whoever still holds a frame of ours.
+    with closing(FileTree(start.root, meter.read, media=damage.media, lanes=count)) as tree:
+        rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, count)
+    damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
+    scan = conclude(rows, tally)
+    return ScanAnswer(start.label, replace(scan, findings=(*scan.findings, *damage.findings)), damage.maps,
+                      damage.media)
+
+
+def _rows(tree: FileTree, start: Start, units: Sequence[Unit], options: Options, meter: _Meter,
+          count: int) -> list[Checkpoint]:
     sizes = {unit.path: _size(tree, unit) for unit in units}
     meter.total = sum(sizes.values())
     if count > 1 and len(units) > 1 and meter.total >= POOL_BYTES:
         try:
             with _quiet_interrupts():
-                rows = list(_in_parallel(tree, start, units, sizes, options, meter, count))
+                return list(_in_parallel(tree, start, units, sizes, options, meter, count))
         except (OSError, EOFError):  # no processes to be had here: no /dev/shm, no more of them allowed
-            rows = list(_in_turn(tree, start, units, options, meter))
-    else:
-        rows = list(_in_turn(tree, start, units, options, meter))
-    return ScanAnswer(start.label, conclude(rows, tally))
+            pass
+    return list(_in_turn(tree, start, units, options, meter))
 
 
 def _unheard(name: str, done_bytes: int, total_bytes: int) -> None:
@@ -196,7 +208,8 @@ def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dic
     stopped = context.Event()
     # Where one save is most of the work, its files are read in threads there too.
     lanes = count if max(sizes.values()) * count > sum(sizes.values()) else 1
-    pool = ProcessPoolExecutor(count, context, _begin, (str(start.root), options, counter, stopped, lanes))
+    pool = ProcessPoolExecutor(count, context, _begin,
+                               (str(start.root), options, counter, stopped, tree.media, lanes))
     watch = _Watch(pool, tree, options, meter, counter)
     try:
         large = [unit for unit in units if unit.layout != FILE and sizes[unit.path] >= SPREAD_BYTES]
@@ -271,8 +284,8 @@ class _Worker:
     """What one process of the pool holds."""
 
     def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent,
-                 lanes: int) -> None:
-        self.tree = FileTree(Path(root), self.read, lanes)
+                 media: Media, lanes: int) -> None:
+        self.tree = FileTree(Path(root), self.read, media=media, lanes=lanes)
         self.options = options
         self._counter = counter
         self._stopped = stopped
@@ -293,8 +306,9 @@ class _Worker:
 _WORKERS: list[_Worker] = []
 
 
-def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, lanes: int) -> None:
-    _WORKERS[:] = [_Worker(root, options, counter, stopped, lanes)]
+def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, media: Media,
+           lanes: int) -> None:
+    _WORKERS[:] = [_Worker(root, options, counter, stopped, media, lanes)]
 
 
 def _call(function: Callable[[Tree, Options, Item], Result], item: Item) -> Result:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Found, Looked, Span, UnreadableBytes, look_in_turn
 from rescue_tui.checkpoints.tree import Entry, Kind, child
+from rescue_tui.core.damage import Extent, Loss
+from rescue_tui.system.extents import Medium, extents_of, losses_of
 from rescue_tui.system.lanes import Lanes, Reader
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -29,6 +31,8 @@ MAX_HOLES = 100_000
 # A file of this size is read at once where more than its beginning is asked for: readers ask for many small parts.
 SMALL_BYTES = 256 << 10
 OnRead = Callable[[int], None]
+Media = Mapping[int, Medium]
+NO_MEDIA: Media = MappingProxyType({})
 
 
 def _unheard(count: int) -> None:
@@ -156,12 +160,14 @@ class Names:
 class FileTree:
     """A directory as `rescue_tui.checkpoints.tree.Tree`. Paths are relative to it, ``/`` between parts, ``""`` itself.
 
-    ``on_read`` is told the count of bytes after each read, always in the caller's thread; ``lanes`` is how many threads
-    may read one large file. Raises OSError when ``root`` is no directory.
+    ``on_read`` is told the count of bytes after each read, always in the caller's thread. ``media``: by device number
+    (st_dev), what the images of the mounted file systems lack. ``lanes`` is how many threads may read one large file.
+    Raises OSError when ``root`` is no directory.
     """
 
-    def __init__(self, root: Path, on_read: OnRead = _unheard, lanes: int = 1) -> None:
+    def __init__(self, root: Path, on_read: OnRead = _unheard, *, media: Media = NO_MEDIA, lanes: int = 1) -> None:
         self.root = root
+        self.media = media
         self._on_read = on_read
         self._lanes = Lanes(lanes)
         # The root itself is what the operator named: a link is followed there and nowhere below.
@@ -256,6 +262,21 @@ class FileTree:
                 os.close(descriptor)
                 raise UnreadableBytes(0, 0, "it is no regular file")
         return FileSource(descriptor, path, status.st_size, self._on_read, self._lanes)
+
+    def losses(self, path: str) -> tuple[Loss, ...]:
+        """The bytes of a file that its image lacks. Raises UnreadableBytes, and PlaceUnknown where nobody can tell."""
+        if not self.media:
+            return ()
+        with self.open(path) as source, _trouble():
+            medium = self.media.get(os.fstat(source.fileno()).st_dev)
+            return () if medium is None else losses_of(source.fileno(), source.size_bytes, medium)
+
+    def extents(self, path: str, medium: int) -> Sequence[Extent]:
+        """Where a file lies on the medium of this device number; nothing when it is on another. Raises as `losses`."""
+        with self.open(path) as source, _trouble():
+            if os.fstat(source.fileno()).st_dev != medium:
+                return ()
+            return extents_of(source.fileno(), source.size_bytes, self.media[medium].filesystem)
 
     def resolve(self, path: str) -> str:
         """The path behind links in its last part; UnreadableBytes when one leads out of the tree or in a circle."""

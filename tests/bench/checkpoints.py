@@ -109,10 +109,10 @@ def _torch_zip(path: Path) -> Iterator[Figure]:
     yield Figure("checkpoint-verify-memory", best["scan"].peak_bytes / MIB, "MiB",
                  f"peak resident memory of the whole process (torch.load: {best['load'].peak_bytes / MIB:.0f} MiB)",
                  peer="torch.load", ratio=leaner, target=f">= {LEANER}", met=leaner >= LEANER)
-    for ours, theirs in (("scan", "sum"), ("scan-alone", "sum-alone")):
-        shape = "one thread" if ours.endswith("alone") else "a thread for each core"
+    for name, ours, theirs, shape in (("cores", "scan", "sum", "a thread for each core"),
+                                      ("one", "scan-alone", "sum-alone", "one thread")):
         ratio = best[theirs].seconds / best[ours].seconds
-        yield Figure(f"checkpoint-throughput-{shape.split()[0]}", size / MIB / best[ours].seconds, "MiB/s",
+        yield Figure(f"checkpoint-throughput-{name}", size / MIB / best[ours].seconds, "MiB/s",
                      f"{how}; {shape} in both", peer=f"CRC-32 of the file by {best[theirs].told}", ratio=ratio,
                      target=f">= {OF_THE_SUM}", met=ratio >= OF_THE_SUM)
 

@@ -115,7 +115,7 @@ class Reader:
 
         def work(parts: Sequence[Part]) -> list[Looked[Found]]:
             buffer = self._lanes.buffer()
-            return [piece for part in parts for piece in self._pieces(part, buffer, look, {} if onward else failed)]
+            return [piece for part in parts for piece in self._pieces(part, buffer, look, None if onward else failed)]
 
         tasks = tasks_of(runs)
         if sum(run.length for run in runs) < WIDE_BYTES:
@@ -148,17 +148,19 @@ class Reader:
             return False
 
     def _pieces(self, part: Part, buffer: memoryview, look: Callable[[memoryview], Found],
-                failed: dict[int, int]) -> Iterator[Looked[Found]]:
-        """``failed`` spares a medium that fails further reading of a run behind the place; it is noted there."""
+                failed: dict[int, int] | None) -> Iterator[Looked[Found]]:
+        """``failed``: where runs end for want of bytes, to spare a medium that fails; None to go on behind such places.
+        """
         for start in range(part.span.offset, part.span.end, PIECE_BYTES):
-            if start > failed.get(part.run, start):
+            if failed is not None and start > failed.get(part.run, start):
                 return
             length = min(PIECE_BYTES, part.span.end - start)
             view = buffer[:length]
             try:
                 self.read_into(view, start)
             except (UnreadableBytes, EndOfBytes) as trouble:
-                failed[part.run] = min(start, failed.get(part.run, start))
+                if failed is not None:
+                    failed[part.run] = min(start, failed.get(part.run, start))
                 yield Looked(part.run, start, length, None, trouble)
             else:
                 yield Looked(part.run, start, length, look(view))

@@ -40,10 +40,10 @@ def source(small: None, tmp_path: Path) -> Iterator[FileSource]:
     tree.close()
 
 
-@pytest.fixture
-def bad_sector(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The medium gives nothing of 4096 bytes, and what lies before them in a short read."""
-    at, real = 5 * PIECE + 4096, os.preadv
+@pytest.fixture(params=range(12))
+def bad_sector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The medium gives nothing of 4096 bytes, and what lies before them in a short read; in each place of a task."""
+    at, real = int(request.param) * PIECE + 4096, os.preadv
 
     def preadv(descriptor: int, views: list[memoryview], offset: int, flags: int = 0) -> int:
         if at <= offset < at + 4096:
@@ -96,18 +96,22 @@ def test_a_bad_sector_is_told_with_its_place_and_spoils_one_run(source: FileSour
 
 
 def test_a_run_ends_with_its_first_trouble_or_goes_on_behind_it(source: FileSource, bad_sector: int) -> None:
+    bad = bad_sector // PIECE
     ended = list(look_at(source, [Span(0, SIZE)], len))
-    assert [piece.offset for piece in ended] == [index * PIECE for index in range(6)]
-    assert [piece.trouble is None for piece in ended] == [True] * 5 + [False]
+    assert [piece.offset for piece in ended] == [index * PIECE for index in range(bad + 1)]
+    assert [piece.trouble is None for piece in ended] == [True] * bad + [False]
     onward = list(look_at(source, [Span(0, SIZE)], len, onward=True))
+    assert [piece.offset for piece in onward] == list(range(0, SIZE, PIECE))
+    assert sum(piece.length for piece in onward) == SIZE
     assert sum(piece.found or 0 for piece in onward) == SIZE - PIECE
-    assert [piece.offset for piece in onward if piece.trouble] == [5 * PIECE]
+    assert [piece.offset for piece in onward if piece.trouble] == [bad * PIECE]
 
 
 def test_zeros_beside_a_bad_sector_are_seen(small: None, tmp_path: Path, bad_sector: int,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytearray(b"\x01" * SIZE)
-    data[8 * PIECE : 9 * PIECE] = bytes(PIECE)
+    for zeros in (14, 30):
+        data[zeros * PIECE : (zeros + 1) * PIECE] = bytes(PIECE)
     (tmp_path / "x.bin").write_bytes(data)
     real = os.pread
 
@@ -122,7 +126,7 @@ def test_zeros_beside_a_bad_sector_are_seen(small: None, tmp_path: Path, bad_sec
         report = inspect_zeros(source, [PayloadSpan(0, SIZE, ("w",))])
     tree.close()
     assert {(finding.code, finding.offset, finding.length) for finding in report.findings} == {
-        ("unreadable", bad_sector, 4096), ("zero-run", 8 * PIECE, PIECE)}
+        ("unreadable", bad_sector, 4096), ("zero-run", 14 * PIECE, 2 * PIECE)}
 
 
 def test_a_file_that_shrank_ends_where_it_ends_now(source: FileSource) -> None:
@@ -156,3 +160,34 @@ def test_reads_are_told_to_the_caller_who_may_end_it(small: None, tmp_path: Path
     for thread in lane_threads:
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("lost", [range(3, 9), range(20, 37), range(37)])
+def test_everything_behind_a_bad_place_is_looked_at(small: None, tmp_path: Path, lost: range,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.bin").write_bytes(DATA)
+
+    def within(offset: int, length: int) -> bool:
+        return offset < lost.stop * PIECE and offset + length > lost.start * PIECE
+
+    real, real_views = os.pread, os.preadv
+
+    def pread(descriptor: int, length: int, offset: int) -> bytes:
+        if within(offset, length):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, length, offset)
+
+    def preadv(descriptor: int, views: list[memoryview], offset: int, flags: int = 0) -> int:
+        if within(offset, len(views[0])):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real_views(descriptor, views, offset, flags)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(os, "preadv", preadv)
+    for count in (1, 3):
+        tree = FileTree(tmp_path, lanes=count)
+        with tree.open("x.bin") as source:
+            report = inspect_zeros(source, [PayloadSpan(0, SIZE, ("w",))])
+        tree.close()
+        assert [(finding.code, finding.offset, finding.length) for finding in report.findings] == [
+            ("unreadable", lost.start * PIECE, min(SIZE, lost.stop * PIECE) - lost.start * PIECE)]

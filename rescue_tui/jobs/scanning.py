@@ -1,7 +1,7 @@
 """Scanning directories for checkpoints with all cores: the survey here, the reading in processes of their own.
 
-Small scans stay in this process, since starting others costs more than they save. A directory with many large members
-is judged here while its members are read there.
+Small scans, and scans of one save, stay in this process, where threads read its files: starting processes costs more
+than they save. A directory with many large members is judged here while its members are read there.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from rescue_tui.system.filetree import FileTree, Media
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Tick = Callable[[str, int, int], None]
-# Below this, one process is done before others have started: some 0.3 s, in which one reads a GiB of warm files.
-POOL_BYTES = 1 << 30
+# Below this, the threads of one process are done before other processes have started: some 0.3 s, in which two threads
+# read 4 GiB of warm files.
+POOL_BYTES = 16 << 30
 SPREAD_BYTES = 64 << 20
 _POLL_SECONDS = 0.2
 
@@ -129,10 +130,11 @@ def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None
     start = start_of(paths)
     damage = damage_map(start.root, mapfile)
     meter = _Meter(tick or _unheard, stop or Event())
+    count = processes or len(os.sched_getaffinity(0))
     tally = Tally()
     # Closed at once, so that what was scanned can be unmounted whoever still holds a frame of ours.
-    with closing(FileTree(start.root, meter.read, media=damage.media)) as tree:
-        rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, processes)
+    with closing(FileTree(start.root, meter.read, lanes=count, media=damage.media)) as tree:
+        rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, count)
     damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
     scan = conclude(rows, tally)
     return ScanAnswer(start.label, replace(scan, findings=(*scan.findings, *damage.findings)), damage.maps,
@@ -140,11 +142,10 @@ def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None
 
 
 def _rows(tree: FileTree, start: Start, units: Sequence[Unit], options: Options, meter: _Meter,
-          processes: int | None) -> list[Checkpoint]:
+          count: int) -> list[Checkpoint]:
     sizes = {unit.path: _size(tree, unit) for unit in units}
     meter.total = sum(sizes.values())
-    count = processes or len(os.sched_getaffinity(0))
-    if count > 1 and meter.total >= POOL_BYTES:
+    if count > 1 and len(units) > 1 and meter.total >= POOL_BYTES:
         try:
             with _quiet_interrupts():
                 return list(_in_parallel(tree, start, units, sizes, options, meter, count))
@@ -205,8 +206,10 @@ def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dic
     context.set_forkserver_preload(["__main__", __name__])
     counter = context.Value(ctypes.c_uint64)
     stopped = context.Event()
+    # Where one save is most of the work, its files are read in threads there too.
+    lanes = count if max(sizes.values()) * count > sum(sizes.values()) else 1
     pool = ProcessPoolExecutor(count, context, _begin,
-                               (str(start.root), options, counter, stopped, tree.media))
+                               (str(start.root), options, counter, stopped, lanes, tree.media))
     watch = _Watch(pool, tree, options, meter, counter)
     try:
         large = [unit for unit in units if unit.layout != FILE and sizes[unit.path] >= SPREAD_BYTES]
@@ -281,8 +284,8 @@ class _Worker:
     """What one process of the pool holds."""
 
     def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent,
-                 media: Media) -> None:
-        self.tree = FileTree(Path(root), self.read, media=media)
+                 lanes: int, media: Media) -> None:
+        self.tree = FileTree(Path(root), self.read, lanes=lanes, media=media)
         self.options = options
         self._counter = counter
         self._stopped = stopped
@@ -303,8 +306,9 @@ class _Worker:
 _WORKERS: list[_Worker] = []
 
 
-def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, media: Media) -> None:
-    _WORKERS[:] = [_Worker(root, options, counter, stopped, media)]
+def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, lanes: int,
+           media: Media) -> None:
+    _WORKERS[:] = [_Worker(root, options, counter, stopped, lanes, media)]
 
 
 def _call(function: Callable[[Tree, Options, Item], Result], item: Item) -> Result:

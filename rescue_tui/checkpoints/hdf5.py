@@ -1,100 +1,349 @@
-"""HDF5 files that hold a model: the superblock, and whether all bytes that it counts are there.
+"""HDF5 files with weights (Keras .h5 and .weights.h5, others by their names): what is whole, and what is cut.
 
-Source: HDF5 File Format Specification 3.0, section II.A (superblock versions 0 to 3). HDF5 as Keras writes it has no
-checksum over data, so the best verdict is intact. Groups and datasets are not walked: tensors are not listed.
+Payloads have a checksum only where a chunk was stored with Fletcher-32 or deflate (zlib's Adler-32); metadata of old
+headers has none, so at best a file is intact. HDF5 that holds measurements and no weights is no checkpoint.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import struct
+from dataclasses import dataclass, field
 
-from rescue_tui.checkpoints.model import CheckpointFinding, Head, Options, Reading, Verdict
-from rescue_tui.checkpoints.plain import error, unreadable, warning
-from rescue_tui.checkpoints.source import CHUNK_BYTES, Source, UnreadableBytes
-from rescue_tui.core.finding import Severity
+from rescue_tui.checkpoints.hdf5_chunks import ChunkedData, read_chunks
+from rescue_tui.checkpoints.hdf5_objects import Hdf, Object, Superblock, find_superblock
+from rescue_tui.checkpoints.hdf5_wire import SIGNATURE, HdfError
+from rescue_tui.checkpoints.limits import NESTING, TENSORS
+from rescue_tui.checkpoints.model import CheckpointFinding, Head, Options, Proof, Reading, Scalar, TensorEntry, Verdict
+from rescue_tui.checkpoints.names import means_model
+from rescue_tui.checkpoints.plain import PlainTensor, cut_finding, error, unreadable, warning
+from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes
+from rescue_tui.checkpoints.zeros import PayloadSpan, inspect_zeros
 
 FORMAT = "hdf5"
-MAGIC = b"\x89HDF\r\n\x1a\n"
-# Version 0: sizes of an offset and of a length at 13 and 14, then base, free space, end of file and driver addresses.
-_OLD = struct.Struct("<8s5x2B9x4Q")
-# Version 1 has four bytes more before the addresses.
-_OLD_1 = struct.Struct("<8s5x2B13x4Q")
-# Version 2 and 3: sizes, consistency flags, base, extension, end of file, root group, checksum.
-_NEW = struct.Struct("<8sx3B4QI")
-_VERSION_OFFSET = 8
-_OPEN_FOR_WRITE, _SWMR = 1, 4
-_OFFSET_BYTES = 8
-# Names of groups and attributes that only weights have: Keras 2 and 3, tf.keras, timm's and transformers' h5 files.
-_MODEL_WORDS = (
-    b"model_weights", b"layer_names", b"weight_names", b"optimizer_weights", b"_layer_checkpoint_dependencies",
-    b"keras_version", b"trainable_variables", b"state_dict",
+_ENDINGS = (".h5", ".hdf5", ".keras.h5")
+_OPEN_FLAGS = 1 | 4  # open for writing, and for single-writer-multiple-reader access
+# What only files with weights have: attributes, and parts of the paths of groups and datasets.
+_ATTRIBUTES = frozenset({"keras_version", "model_config", "layer_names", "weight_names", "training_config"})
+_PARTS = frozenset(
+    {
+        "model_weights",
+        "optimizer_weights",
+        "top_level_model_weights",
+        "_layer_checkpoint_dependencies",
+        "state_dict",
+        "model_state_dict",
+        "optimizer_state",
+        "kernel",
+        "kernel:0",
+        "weight",
+        "gamma:0",
+        "moving_mean",
+        "moving_variance",
+        "embeddings:0",
+        "recurrent_kernel",
+        "weights",
+        "running_mean",
+    }
 )
-_LOOKED_AT_BYTES = 8 << 20
+_VARS = re.compile(r"(?:^|\.)vars\.\d+$")
+_STEPS = ("step", "global_step", "iteration", "optimizer_weights.adam.iteration", "optimizer.vars.0")
+_NUMBERS = {"int32": struct.Struct("<i"), "int64": struct.Struct("<q"), "uint64": struct.Struct("<Q")}
+_FINDINGS = 200
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was met in a file. ``lost``: paths whose headers or data could not be read."""
+
+    tensors: list[PlainTensor] = field(default_factory=list)
+    entries: list[TensorEntry] = field(default_factory=list)
+    spans: list[PayloadSpan] = field(default_factory=list)
+    findings: list[CheckpointFinding] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    lost: list[str] = field(default_factory=list)
+    sign: bool = False
+    seen: int = 0
+    chunked: list[ChunkedData] = field(default_factory=list)
+
+    def find(self, finding: CheckpointFinding) -> None:
+        """Keep a finding, if there are not too many."""
+        if len(self.findings) < _FINDINGS:
+            self.findings.append(finding)
+        self.damaged.update(finding.tensors if finding.verdict is not None else ())
 
 
 def matches(head: Head) -> bool:
-    """The signature at the beginning; a user block before it is not looked for."""
-    return head.first.startswith(MAGIC)
+    """The signature, also behind a user block; by name also where the start is zeros."""
+    if any(head.first[at : at + len(SIGNATURE)] == SIGNATURE for at in (0, 512, 1024, 2048)):
+        return True
+    named = head.name.lower().endswith(_ENDINGS) and head.size_bytes > 0
+    return named and (not head.first[:64].strip(b"\0") or SIGNATURE.startswith(head.first[: len(SIGNATURE)]))
 
 
-def read(source: Source, options: Options) -> Reading | None:
-    """Intact, incomplete or corrupt; None for an HDF5 file that holds no model."""
+def read(source: Source, options: Options) -> Reading:
+    """Judge one file. ``format`` is empty for HDF5 that holds no weights: that is no checkpoint."""
     del options
+    reading, sign = examine(source)
+    name = source.name.rpartition("/")[2]
+    return reading if sign or means_model(name) else Reading("")
+
+
+def examine(source: Source, shift: int = 0, proven: bool = False) -> tuple[Reading, bool]:
+    """As `read`, and whether the content itself says that it holds weights.
+
+    ``proven``: a checksum from outside covers the file (a member of a zip), so zeros in it are right; ``shift`` is where
+    ``source`` begins in the file that findings and blocks name.
+    """
+    survey = Survey()
+    verdict = Proof.VERIFIED if proven else Proof.UNVERIFIABLE
     try:
-        first = source.read_at(0, min(source.size_bytes, _NEW.size + _OLD_1.size))
-        if not _is_model(source):
-            return None
-    except UnreadableBytes as broken:
-        return Reading(FORMAT, (unreadable(source, broken),))
-    findings = _superblock(source, first)
-    hole = next((hole for hole in source.holes(0, source.size_bytes) if hole.end >= source.size_bytes), None)
-    if hole is not None:
-        findings.append(error(source, "data-in-hole", Verdict.INCOMPLETE,
-                              "the file ends in bytes that were never written", hole.offset, hole.length))
-    findings.append(CheckpointFinding(
-        Severity.INFO, "tensors-not-listed",
-        "HDF5 has no checksum over these data, and its tensors are not listed one by one.", None, source.name))
-    return Reading(FORMAT, tuple(findings), payload_bytes=source.size_bytes)
+        superblock = find_superblock(source)
+    except HdfError as trouble:
+        lost = "the start was overwritten: " if trouble.offset == 0 and not trouble.checksum else ""
+        return _failed(source, "superblock", Verdict.CORRUPT, lost + trouble.summary, trouble.offset + shift)
+    except EndOfBytes:
+        return _failed(
+            source, "cut", Verdict.INCOMPLETE, "the file ends inside the superblock", source.size_bytes + shift
+        )
+    except UnreadableBytes as trouble:
+        return Reading(FORMAT, (unreadable(source, trouble, shift),)), False
+    _check_end(source, superblock, survey, shift)
+    _Walker(Hdf(source, superblock), survey, shift).walk()
+    cut = cut_finding(source, survey.tensors, shift)
+    for finding in (cut, _overlap(source, survey, shift)):
+        if finding is not None:
+            survey.find(finding)
+    if not proven:
+        zeros = inspect_zeros(source, survey.spans, shift)
+        survey.findings += zeros.findings
+        survey.damaged |= zeros.damaged
+    values = _values(source, survey)
+    entries = [
+        tensor.entry(source.name, Proof.DAMAGED if tensor.name in survey.damaged else verdict, shift)
+        for tensor in survey.tensors
+    ]
+    entries += [data.entry(source.name, data.name in survey.damaged, verdict, shift) for data in survey.chunked]
+    payload = sum(span.length for span in survey.spans)
+    step = next((values[key] for key in _STEPS if key in values), None)
+    return Reading(
+        FORMAT,
+        tuple(survey.findings),
+        tuple(entries),
+        values=values,
+        step=step if isinstance(step, int) and step >= 0 else None,
+        payload_bytes=payload,
+    ), survey.sign
 
 
-def _is_model(source: Source) -> bool:
-    kept = b""
-    for at in range(0, min(source.size_bytes, _LOOKED_AT_BYTES), CHUNK_BYTES):
-        piece = kept + source.read_at(at, min(CHUNK_BYTES, source.size_bytes - at))
-        if any(word in piece for word in _MODEL_WORDS):
-            return True
-        kept = piece[-64:]
-    return False
+def _failed(source: Source, code: str, verdict: Verdict, summary: str, offset: int) -> tuple[Reading, bool]:
+    return Reading(FORMAT, (error(source, code, verdict, summary, offset),)), False
 
 
-def _superblock(source: Source, first: bytes) -> list[CheckpointFinding]:
-    """Findings on the superblock. The end-of-file address is set when the file is flushed or closed."""
-    try:
-        version = first[_VERSION_OFFSET]
-        if version in {0, 1}:
-            layout = _OLD_1 if version else _OLD
-            _, offset_bytes, _, base, _, end, _ = layout.unpack_from(first)
-            flags = 0
-        elif version in {2, 3}:
-            _, offset_bytes, _, flags, base, _, end, _, _ = _NEW.unpack_from(first)
-        else:
-            return [error(source, "superblock", Verdict.CORRUPT, f"superblock version {version} is unknown",
-                          _VERSION_OFFSET, 1)]
-    except (IndexError, struct.error):
-        return [error(source, "cut", Verdict.INCOMPLETE, "the file ends within its superblock", 0, len(first))]
-    if offset_bytes != _OFFSET_BYTES:
-        return [error(source, "superblock", Verdict.CORRUPT, f"offsets of {offset_bytes} bytes are not known", 0, 16)]
-    findings = []
-    size = source.size_bytes
-    if base + end > size:
-        findings.append(error(source, "cut", Verdict.INCOMPLETE,
-                              f"the file has {size} bytes, its superblock counts {base + end}",
-                              size, base + end - size))
-    elif base + end < size:
-        findings.append(warning(source, "trailing-bytes",
-                                f"{size - base - end} bytes lie behind the end that the superblock tells",
-                                base + end, size - base - end))
-    if flags & (_OPEN_FOR_WRITE | _SWMR):
-        findings.append(error(source, "not-closed", Verdict.UNCOMMITTED,
-                              "the file was open for writing and never closed", 11, 1))
-    return findings
+def _check_end(source: Source, superblock: Superblock, survey: Survey, shift: int) -> None:
+    end, size = superblock.end, source.size_bytes
+    if end is None:
+        survey.find(
+            error(
+                source,
+                "not-closed",
+                Verdict.UNCOMMITTED,
+                "the superblock has no end of file: the writer never closed it",
+                shift,
+            )
+        )
+    elif size < end:
+        survey.find(
+            error(
+                source,
+                "cut",
+                Verdict.INCOMPLETE,
+                f"the file has {size} bytes, its superblock says {end}: {end - size} are missing",
+                size + shift,
+                end - size,
+            )
+        )
+    elif size > end:
+        survey.find(
+            warning(
+                source,
+                "trailing-bytes",
+                f"{size - end} bytes follow the end that the superblock names: they "
+                "were appended, or the file was never closed",
+                end + shift,
+                size - end,
+            )
+        )
+    if superblock.version >= 3 and superblock.flags & _OPEN_FLAGS:
+        survey.find(
+            error(
+                source,
+                "not-closed",
+                Verdict.UNCOMMITTED,
+                "the superblock is marked as open for writing: the writer never closed the file",
+                shift,
+            )
+        )
+
+
+class _Walker:
+    """Follows hard links from the root group; what one object breaks does not hide its siblings."""
+
+    def __init__(self, hdf: Hdf, survey: Survey, shift: int) -> None:
+        self.hdf, self.survey, self.shift = hdf, survey, shift
+        self.visited: set[int] = set()
+
+    def walk(self) -> None:
+        """Everything below the root group."""
+        self._visit("", self.hdf.superblock.root, 0)
+        lost, source = self.survey.lost, self.hdf.source
+        if lost:
+            shown = ", ".join(lost[:5])
+            self.survey.find(
+                error(
+                    source,
+                    "lost-objects",
+                    Verdict.INCOMPLETE,
+                    f"{len(lost)} objects lie beyond the end of the file: {shown}",
+                    source.size_bytes + self.shift,
+                    None,
+                    tuple(lost),
+                )
+            )
+
+    def _visit(self, path: str, address: int, depth: int) -> None:
+        if address in self.visited:
+            return
+        self.visited.add(address)
+        where = self.shift + self.hdf.superblock.base + address
+        names = (path,) if path else ()
+        survey, source = self.survey, self.hdf.source
+        if depth > NESTING or len(self.visited) > TENSORS:
+            survey.find(
+                error(
+                    source,
+                    "too-large",
+                    Verdict.CORRUPT,
+                    "it has more objects, or deeper ones, than weights have",
+                    where,
+                )
+            )
+            return
+        try:
+            found = self.hdf.object(address)
+            survey.sign = survey.sign or not _ATTRIBUTES.isdisjoint(found.attributes)
+            if found.layout is not None:
+                self._dataset(path, found)
+                return
+            if found.dense_links:
+                survey.find(
+                    warning(
+                        source,
+                        "not-followed",
+                        f"the links of {path or 'the root group'} are stored in a way "
+                        "that is not followed: what is in it was not checked",
+                        where,
+                    )
+                )
+            for name, child in self.hdf.children(found):
+                below = f"{path}.{name}" if path else name
+                survey.sign = survey.sign or name in _PARTS
+                self._visit(below, child, depth + 1)
+        except EndOfBytes:
+            survey.lost.append(path or "the root group")
+        except UnreadableBytes as trouble:
+            survey.find(unreadable(source, trouble, self.shift))
+        except HdfError as trouble:
+            code = "checksum-mismatch" if trouble.checksum else "structure"
+            survey.find(
+                error(
+                    source,
+                    code,
+                    Verdict.CORRUPT,
+                    f"{path or 'the root group'}: {trouble.summary}",
+                    trouble.offset + self.shift,
+                    None,
+                    names,
+                )
+            )
+
+    def _dataset(self, path: str, found: Object) -> None:
+        survey, source = self.survey, self.hdf.source
+        layout, datatype, shape = found.layout, found.datatype, found.shape
+        assert layout is not None
+        survey.sign = survey.sign or bool(_VARS.search(path))
+        if datatype is None or datatype.variable or shape is None:
+            return  # texts of any length and empty spaces: no tensor
+        size = math.prod(shape) * datatype.size
+        if size >= 1 << 62 or datatype.size == 0:
+            raise HdfError(f"a shape of {shape[:4]} can't be", 0)
+        if layout.chunked:
+            data = read_chunks(self.hdf, path, found, self.shift)
+            survey.chunked.append(data)
+            survey.spans += data.spans
+            for finding in data.findings:
+                survey.find(finding)
+            return
+        if layout.offset is None:
+            survey.tensors.append(PlainTensor(path, datatype.word, shape, 0, 0))
+            if size:
+                survey.find(
+                    warning(
+                        source,
+                        "never-written",
+                        f"no byte of {path} was ever stored: it reads as its fill value",
+                        None,
+                        None,
+                        (path,),
+                    )
+                )
+            return
+        tensor = PlainTensor(path, datatype.word, shape, layout.offset, size, None, datatype.big_endian)
+        survey.tensors.append(tensor)
+        if size:
+            survey.spans.append(PayloadSpan(tensor.offset, size, (path,)))
+        if layout.length != size:
+            survey.find(
+                error(
+                    source,
+                    "tensor-size",
+                    Verdict.CORRUPT,
+                    f"{path} has {layout.length} bytes, its shape and datatype need {size}",
+                    layout.offset + self.shift,
+                    layout.length,
+                    (path,),
+                )
+            )
+
+
+def _overlap(source: Source, survey: Survey, shift: int) -> CheckpointFinding | None:
+    ordered = sorted(survey.spans)
+    for before, after in zip(ordered, ordered[1:], strict=False):
+        if after.offset < before.end:
+            return error(
+                source,
+                "overlap",
+                Verdict.CORRUPT,
+                "datasets share bytes",
+                after.offset + shift,
+                before.end - after.offset,
+                (*before.tensors, *after.tensors),
+            )
+    return None
+
+
+def _values(source: Source, survey: Survey) -> dict[str, Scalar]:
+    """Whole numbers without dimensions: steps and counters."""
+    values: dict[str, Scalar] = {}
+    for tensor in survey.tensors:
+        layout = _NUMBERS.get(tensor.dtype)
+        if layout is None or tensor.shape or tensor.big_endian or tensor.length != layout.size:
+            continue
+        try:
+            (number,) = layout.unpack(source.read_at(tensor.offset, tensor.length))
+        except (EndOfBytes, UnreadableBytes):
+            continue
+        values[tensor.name] = int(number)
+    return values

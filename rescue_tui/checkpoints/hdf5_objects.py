@@ -1,16 +1,16 @@
 """HDF5's objects: superblock, object headers, groups, datasets. Structure only, no payload is read.
 
 Source: HDF5 File Format Specification 3.0, sections II (superblock), III.A (B-trees v1), III.B (symbol nodes), III.D
-(local heap), IV.A (object headers and their messages).
+(local heap), IV.A.1 (object headers).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rescue_tui.checkpoints.hdf5_messages import Datatype, Layout, attribute, dataspace, datatype, filters, layout
 from rescue_tui.checkpoints.hdf5_wire import SIGNATURE, Fields, HdfError, checked
 from rescue_tui.checkpoints.limits import NAME_BYTES
 from rescue_tui.checkpoints.source import EndOfBytes, Source
@@ -19,14 +19,19 @@ from rescue_tui.core.text import decode
 _HEADER_BYTES = 1 << 24
 _HEAP_BYTES = 1 << 24
 _MESSAGES = 65536
-_NODES = 1_000_000
-_RANK = 32
+_LEAST_BYTES, _SPARE = 8, 1024
 _DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _LAYOUT, _FILTERS, _ATTRIBUTE, _CONTINUATION, _SYMBOLS = (
-    0x01, 0x02, 0x03, 0x06, 0x08, 0x0B, 0x0C, 0x10, 0x11)
+    0x01,
+    0x02,
+    0x03,
+    0x06,
+    0x08,
+    0x0B,
+    0x0C,
+    0x10,
+    0x11,
+)
 _SHARED = 2
-_COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
-_FIXED, _FLOAT, _TEXT, _COMPOUND, _ENUM, _VARIABLE = 0, 1, 3, 6, 8, 9
-DEFLATE, SHUFFLE, FLETCHER = 1, 2, 3
 
 
 class Superblock(NamedTuple):
@@ -39,35 +44,6 @@ class Superblock(NamedTuple):
     flags: int
     address_bytes: int
     length_bytes: int
-
-
-class Datatype(NamedTuple):
-    """``word`` names it as numpy does; ``variable`` data lies in heaps and is no tensor."""
-
-    word: str
-    size: int
-    big_endian: bool = False
-    variable: bool = False
-
-
-class Layout(NamedTuple):
-    """Where a dataset's bytes are; ``offset`` from the beginning of the file, None where nothing was allocated.
-
-    ``kind``: compact and contiguous data is one run of ``length`` bytes; ``chunk`` has the chunk's shape. ``index``: 0 for a
-    B-tree, 1 for a single chunk of ``length`` bytes, 2 for chunks side by side, others are not followed.
-    """
-
-    kind: int
-    offset: int | None
-    length: int
-    chunk: tuple[int, ...] = ()
-    index: int = 0
-    mask: int = 0
-
-    @property
-    def chunked(self) -> bool:
-        """Stored in chunks."""
-        return self.kind == _CHUNKED
 
 
 class Chunk(NamedTuple):
@@ -95,7 +71,7 @@ class Object:
 
 
 def find_superblock(source: Source) -> Superblock:
-    """The superblock, at 0 or behind a user block of 512 bytes times a power of two. Raises `HdfError`, `EndOfBytes`."""
+    """The superblock, at 0 or behind a user block (512 bytes times a power of two). Raises `HdfError`, `EndOfBytes`."""
     at = 0
     while at + len(SIGNATURE) <= source.size_bytes:
         if source.read_at(at, len(SIGNATURE)) == SIGNATURE:
@@ -151,7 +127,8 @@ class Hdf:
     def __init__(self, source: Source, superblock: Superblock) -> None:
         self.source = source
         self.superblock = superblock
-        self.nodes = 0
+        # Every node, message and entry takes this many bytes and is met once: more means that places are met again.
+        self.budget = source.size_bytes // _LEAST_BYTES + _SPARE
 
     def read(self, address: int, length: int) -> Fields:
         """Bytes at an address as fields."""
@@ -177,15 +154,16 @@ class Hdf:
             names = self._heap(heap)
             yield from self._symbols(tree, names)
 
-    def chunks(self, layout: Layout, rank: int) -> Iterator[Chunk]:
-        """The stored chunks of a dataset with a B-tree of version 1; the layout's offset is its root."""
-        if layout.offset is not None:
-            yield from self._chunk_node(layout.offset - self.superblock.base, rank, None)
+    def chunks(self, place: Layout, rank: int) -> Iterator[Chunk]:
+        """The stored chunks of a dataset with a B-tree of version 1; the place's offset is its root."""
+        if place.offset is not None:
+            yield from self._chunk_node(place.offset - self.superblock.base, rank, None)
 
-    def _count(self, at: int) -> None:
-        self.nodes += 1
-        if self.nodes > _NODES:
-            raise HdfError("it has more nodes than can be followed", at)
+    def charge(self, count: int, at: int) -> None:
+        """Count what is read, so that structures which lead to each other are not followed for ever."""
+        self.budget -= count
+        if self.budget < 0:
+            raise HdfError("its structures lead to each other", at)
 
     def _header1(self, address: int, start: Fields, made: Object) -> None:
         version = start.number(1)
@@ -201,9 +179,10 @@ class Hdf:
             where, length = blocks.pop(0)
             if length > _HEADER_BYTES:
                 raise HdfError(f"an object header of {length} bytes is too large", start.at)
-            self._count(start.at)
+            self.charge(1, start.at)
             block = self.read(where, length)
             while block.left >= 8 and seen < messages:
+                self.charge(1, block.offset)
                 kind, length = block.number(2), block.number(2)
                 flags = block.number(1)
                 block.take(3)
@@ -229,11 +208,19 @@ class Hdf:
             self._block2(where, 4, length, flags, made, blocks, b"OCHK")
         raise HdfError("an object header has too many parts", start.at)
 
-    def _block2(self, address: int, skip: int, length: int, flags: int, made: Object, blocks: list[tuple[int, int]],
-                signature: bytes = b"OHDR") -> None:
+    def _block2(
+        self,
+        address: int,
+        skip: int,
+        length: int,
+        flags: int,
+        made: Object,
+        blocks: list[tuple[int, int]],
+        signature: bytes = b"OHDR",
+    ) -> None:
         if length > _HEADER_BYTES:
             raise HdfError(f"an object header of {length} bytes is too large", address)
-        self._count(address)
+        self.charge(length // _LEAST_BYTES, address)
         raw = self.read(address, length)
         block = Fields(checked(raw.data, raw.at, "an object header"), raw.at, raw.address_bytes, raw.length_bytes)
         block.expect(signature)
@@ -253,13 +240,13 @@ class Hdf:
             if kind == _DATATYPE:
                 made.datatype = Datatype("named-type", 0, variable=True)
         elif kind == _DATASPACE:
-            made.shape = _dataspace(body)
+            made.shape = dataspace(body)
         elif kind == _DATATYPE:
-            made.datatype = _datatype(body)
+            made.datatype = datatype(body)
         elif kind == _LAYOUT:
-            made.layout = self._layout(body)
+            made.layout = layout(body, self.superblock.base)
         elif kind == _FILTERS:
-            made.filters = _filters(body)
+            made.filters = filters(body)
         elif kind == _SYMBOLS:
             tree, heap = body.address(), body.address()
             if tree is not None and heap is not None:
@@ -271,7 +258,7 @@ class Hdf:
             body.take(8 if body.number(1) & 1 else 0)
             made.dense_links = body.address() is not None
         elif kind == _ATTRIBUTE:
-            made.attributes.append(_attribute(body))
+            made.attributes.append(attribute(body))
 
     def _link(self, body: Fields, made: Object) -> None:
         body.take(1)
@@ -295,6 +282,7 @@ class Hdf:
         data = head.address()
         if data is None or size > _HEAP_BYTES:
             raise HdfError(f"a heap of {size} bytes for names is too large", head.at)
+        self.charge(size // _LEAST_BYTES, head.at)
         return self.read(data, size)
 
     def _symbols(self, tree: int, names: Fields) -> Iterator[tuple[str, int]]:
@@ -303,6 +291,7 @@ class Hdf:
             head.expect(b"SNOD")
             head.take(2)
             count = head.number(2)
+            self.charge(1 + count, head.at)
             width = 2 * self.superblock.address_bytes + 24
             body = self.read(node + 8, count * width)
             for _ in range(count):
@@ -317,9 +306,9 @@ class Hdf:
     def _node(self, address: int, kind: int, above: int | None) -> tuple[int, int]:
         """Level and entries of a B-tree's node; levels must fall, so that no loop is followed."""
         head = self.read(address, 8)
-        self._count(head.at)
         head.expect(b"TREE")
         found, level, entries = head.number(1), head.number(1), head.number(2)
+        self.charge(1 + entries, head.at)
         if found != kind or (above is not None and level != above - 1):
             raise HdfError("a node of a B-tree is not of the kind that its parent says", head.at)
         return level, entries
@@ -353,122 +342,3 @@ class Hdf:
                 yield from self._chunk_node(child, rank, level)
             else:
                 yield Chunk(origin, self.superblock.base + child, length, mask)
-
-    def _layout(self, body: Fields) -> Layout:
-        version = body.number(1)
-        if version in {1, 2}:
-            return self._old_layout(body)
-        if version not in {3, 4}:
-            raise HdfError(f"a data layout of version {version} does not exist", body.at)
-        kind = body.number(1)
-        if kind == _COMPACT:
-            length = body.number(2)
-            at = body.offset
-            body.take(length)
-            return Layout(kind, at, length)
-        if kind == _CONTIGUOUS:
-            return Layout(kind, self._place(body.address()), body.length())
-        if kind != _CHUNKED:
-            return Layout(kind, None, 0)  # virtual: the bytes are in other files
-        return self._chunked3(body) if version == 3 else self._chunked4(body)
-
-    def _place(self, address: int | None) -> int | None:
-        return None if address is None else self.superblock.base + address
-
-    def _old_layout(self, body: Fields) -> Layout:
-        rank, kind = body.number(1), body.number(1)
-        body.take(5)
-        address = body.address() if kind != _COMPACT else None
-        sizes = tuple(body.number(4) for _ in range(rank))
-        if kind == _CHUNKED:
-            return Layout(kind, self._place(address), 0, sizes[:-1])
-        if kind == _CONTIGUOUS:
-            return Layout(kind, self._place(address), math.prod(sizes))
-        length = body.number(4)
-        at = body.offset
-        body.take(length)
-        return Layout(kind, at, length)
-
-    def _chunked3(self, body: Fields) -> Layout:
-        rank = body.number(1)
-        address = body.address()
-        sizes = tuple(body.number(4) for _ in range(rank))
-        return Layout(_CHUNKED, self._place(address), 0, sizes[:-1])
-
-    def _chunked4(self, body: Fields) -> Layout:
-        flags, rank, width = body.number(1), body.number(1), body.number(1)
-        sizes = tuple(body.odd_number(width) for _ in range(rank))
-        index = body.number(1)
-        length = mask = 0
-        if index == 1 and flags & 2:
-            length, mask = body.length(), body.number(4)
-        elif index == 3:
-            body.take(1)
-        elif index == 4:
-            body.take(5)
-        elif index == 5:
-            body.take(6)
-        return Layout(_CHUNKED, self._place(body.address()), length, sizes[:-1], index, mask)
-
-
-def _dataspace(body: Fields) -> tuple[int, ...] | None:
-    """Sizes; None for a null space, which has no element."""
-    version, rank, flags = body.number(1), body.number(1), body.number(1)
-    if version not in {1, 2} or rank > _RANK or flags > 3:
-        raise HdfError("a dataspace is damaged", body.at)
-    if version == 1:
-        body.take(5)
-    elif body.number(1) == 2:
-        return None
-    return tuple(body.length() for _ in range(rank))
-
-
-def _datatype(body: Fields) -> Datatype:
-    first, bits = body.number(1), body.odd_number(3)
-    size = body.number(4)
-    kind, version = first & 0x0F, first >> 4
-    if not 1 <= version <= 5:
-        raise HdfError("a datatype is damaged", body.at)
-    big = bool(bits & 1)
-    if kind == _FIXED:
-        return Datatype(f"{'int' if bits & 8 else 'uint'}{8 * size}", size, big)
-    if kind == _FLOAT:
-        body.take(4 + 1)
-        exponent = body.number(1)
-        word = {(2, 8): "bfloat16", (1, 4): "float8_e4m3", (1, 5): "float8_e5m2"}.get((size, exponent), f"float{8 * size}")
-        return Datatype(word, size, big)
-    if kind == _ENUM:
-        base = _datatype(body)
-        return Datatype("bool" if base.size == 1 and bits & 0xFFFF == 2 else base.word, size, base.big_endian)
-    if kind == _COMPOUND:
-        words = {8: "complex64", 16: "complex128"}
-        return Datatype(words.get(size, "compound") if bits & 0xFFFF == 2 else "compound", size)
-    if kind == _TEXT:
-        return Datatype(f"S{size}", size)
-    return Datatype(f"hdf5-class-{kind}", size, variable=kind == _VARIABLE or kind == 7)
-
-
-def _filters(body: Fields) -> tuple[int, ...]:
-    version, count = body.number(1), body.number(1)
-    if version not in {1, 2} or count > 32:
-        raise HdfError("a filter pipeline is damaged", body.at)
-    if version == 1:
-        body.take(6)
-    kinds = []
-    for _ in range(count):
-        kind = body.number(2)
-        name = body.number(2) if version == 1 or kind >= 256 else 0
-        body.take(2)
-        values = body.number(2)
-        body.take(-(-name // 8) * 8 if version == 1 else name)
-        body.take(4 * values + (4 if version == 1 and values % 2 else 0))
-        kinds.append(kind)
-    return tuple(kinds)
-
-
-def _attribute(body: Fields) -> str:
-    version = body.number(1)
-    body.take(1)
-    length = body.number(2)
-    body.take(4 if version < 3 else 5)
-    return decode(body.take(min(length, NAME_BYTES)).rstrip(b"\0"))

@@ -92,7 +92,9 @@ def _rotated(value: int, bits: int) -> int:
 
 def lookup3(data: bytes) -> int:
     """The checksum of metadata: Jenkins' hashlittle with the initial value 0."""
-    a = b = c = (_LOOKUP_SEED + len(data)) & _MASK
+    a: int = (_LOOKUP_SEED + len(data)) & _MASK
+    b: int = a
+    c: int = a
     position = 0
     while len(data) - position > _THREE.size:
         x, y, z = _THREE.unpack_from(data, position)
@@ -148,7 +150,7 @@ def fletcher32(chunks: Iterable[bytes]) -> int:
         values = array("H", piece)
         if sys.byteorder == "little":
             values.byteswap()
-        total = sum(values)
+        total = int(sum(values))
         weighted = (int.from_bytes(piece, "big") - total) % (_BASE * _BASE) // _BASE
         second = (second + first * count + weighted + total) % _BASE
         first = (first + total) % _BASE

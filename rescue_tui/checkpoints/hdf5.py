@@ -10,6 +10,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rescue_tui.checkpoints.hdf5_chunks import ChunkedData, read_chunks
 from rescue_tui.checkpoints.hdf5_objects import Hdf, Object, Superblock, find_superblock
@@ -94,7 +95,7 @@ def read(source: Source, options: Options) -> Reading:
 def examine(source: Source, shift: int = 0, proven: bool = False) -> tuple[Reading, bool]:
     """As `read`, and whether the content itself says that it holds weights.
 
-    ``proven``: a checksum from outside covers the file (a member of a zip), so zeros in it are right; ``shift`` is where
+    ``proven``: a checksum from outside covers the file (a member of a zip), so its zeros are right; ``shift`` is where
     ``source`` begins in the file that findings and blocks name.
     """
     survey = Survey()
@@ -320,7 +321,7 @@ class _Walker:
 
 def _overlap(source: Source, survey: Survey, shift: int) -> CheckpointFinding | None:
     ordered = sorted(survey.spans)
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in pairwise(ordered):
         if after.offset < before.end:
             return error(
                 source,

@@ -67,7 +67,7 @@ def read_chunks(hdf: Hdf, name: str, found: Object, shift: int) -> ChunkedData:
     assert datatype is not None
     assert shape is not None
     chunk = layout.chunk
-    if len(chunk) != len(shape) or 0 in chunk or math.prod(chunk) * datatype.size >= 1 << 32:
+    if len(chunk) != len(shape) or 0 in chunk or math.prod(chunk) * datatype.size >= 1 << 62:
         raise HdfError(f"{name} has chunks of another rank or an impossible size")
     source = hdf.source
     data = ChunkedData(

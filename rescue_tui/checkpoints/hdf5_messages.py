@@ -120,7 +120,7 @@ def layout(body: Fields, base: int) -> Layout:
     version = body.number(1)
     if version in {1, 2}:
         return _old_layout(body, base)
-    if version not in {3, 4}:
+    if version not in {3, 4, 5}:
         raise HdfError(f"a data layout of version {version} does not exist", body.at)
     kind = body.number(1)
     if kind == _COMPACT:

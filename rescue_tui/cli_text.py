@@ -9,7 +9,7 @@ from rescue_tui.core.access import GateDecision, Role
 from rescue_tui.core.device import Disk, Health, Partition, Signature
 from rescue_tui.core.finding import Finding, Severity
 from rescue_tui.core.guardstate import RefusedAttempt
-from rescue_tui.core.imaging import ImagingPlan
+from rescue_tui.core.imaging import ImagingPlan, cluster_words
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.text import human_bytes, human_seconds
 from rescue_tui.jobs.verification import CaseVerdict
@@ -185,6 +185,7 @@ def plan_lines(plan: ImagingPlan) -> list[str]:
         f"identity  {plan.source}",
         f"image     {plan.image}",
         f"mapfile   {plan.mapfile}{' (resumed)' if plan.resume else ''}",
+        f"reads     {cluster_words(plan)}",
     ]
     lines += [f"note      {finding_words(finding)}" for finding in plan.warnings]
     return [*lines, f"command   {shlex.join(plan.command)}"]

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Iterator
 
 import pytest
 
 
-@pytest.fixture
-def main_loop() -> Iterator[None]:
-    """For a test that isn't async and calls `asyncio.run`, as the command line does.
+@pytest.fixture(scope="session", autouse=True)
+def spare_loop() -> Iterator[None]:
+    """An event loop that is the thread's own outside of async tests, and is closed at the end.
 
-    `asyncio.run` makes the thread forget the loop that pytest-asyncio keeps for the next test, and a loop that nobody
-    closes is an error here.
+    Without one, pytest-asyncio's first look for a loop makes one (``asyncio.get_event_loop``). The first `asyncio.run`
+    of a test that isn't async, as the command line does, makes the thread forget it, and a loop that nobody closed is
+    an error here, in whatever test the collector of garbage happens to find it.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            kept: asyncio.AbstractEventLoop | None = asyncio.get_event_loop_policy().get_event_loop()
-        except RuntimeError:
-            kept = None
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     yield
-    asyncio.set_event_loop(kept)
+    loop.close()

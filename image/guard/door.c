@@ -112,7 +112,7 @@ static bool nvme_ioctl_reads(unsigned int cmd, void __user *arg, bool *is_comman
 	case NVME_IOCTL_ADMIN64_CMD:
 		if (copy_from_user(&head, arg, sizeof(head)))
 			return true;
-		return guard_nvme_user_admin_reads(head.opcode, head.nsid & 0xff);
+		return guard_nvme_user_admin_reads(head.opcode);
 	case NVME_IOCTL_SUBMIT_IO:
 	case NVME_IOCTL_IO_CMD:
 	case NVME_IOCTL_IO64_CMD:

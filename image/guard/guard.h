@@ -123,7 +123,7 @@ int guard_set_grant(struct gendisk *disk, bool grant);
 /* judge.c */
 enum guard_verdict { VERDICT_READ, VERDICT_KEEP_BACK, VERDICT_REFUSE };
 bool guard_nvme_io_reads(u8 opcode);
-bool guard_nvme_user_admin_reads(u8 opcode, u8 fctype);
+bool guard_nvme_user_admin_reads(u8 opcode);
 bool guard_nvme_driver_admin_needed(u8 opcode, u8 fctype, u8 feature);
 enum guard_verdict guard_judge_scsi(const u8 *cdb, unsigned int length, bool to_device);
 bool guard_ata_reads(u8 command, u8 feature);

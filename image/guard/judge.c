@@ -34,20 +34,18 @@ bool guard_nvme_io_reads(u8 opcode)
 	return false;
 }
 
-/* Admin commands that a program may send. Nothing of a controller is ever granted: these hold for every disk on it. */
-bool guard_nvme_user_admin_reads(u8 opcode, u8 fctype)
+/* Admin commands that a program may send. Nothing of a controller is ever granted: these hold for every disk on it.
+ * Directive receive (0x1a) is not among them: it can allocate streams. */
+bool guard_nvme_user_admin_reads(u8 opcode)
 {
 	switch (opcode) {
 	case 0x02:	/* get log page */
 	case 0x06:	/* identify */
 	case 0x0a:	/* get features */
-	case 0x1a:	/* directive receive */
 	case 0x1e:	/* NVMe-MI receive */
 	case 0x82:	/* security receive */
 	case 0x86:	/* get LBA status */
 		return true;
-	case 0x7f:	/* fabrics */
-		return fctype == nvme_fabrics_type_property_get;
 	}
 	return false;
 }
@@ -79,6 +77,7 @@ bool guard_nvme_driver_admin_needed(u8 opcode, u8 fctype, u8 feature)
 		return false;
 	case 0x7f:
 		switch (fctype) {
+		case nvme_fabrics_type_property_get:
 		case nvme_fabrics_type_property_set:
 		case nvme_fabrics_type_connect:
 		case nvme_fabrics_type_auth_send:
@@ -87,7 +86,7 @@ bool guard_nvme_driver_admin_needed(u8 opcode, u8 fctype, u8 feature)
 		}
 		break;
 	}
-	return guard_nvme_user_admin_reads(opcode, fctype);
+	return guard_nvme_user_admin_reads(opcode);
 }
 
 /* ATA commands by command and feature register (ACS-4). */

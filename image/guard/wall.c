@@ -77,7 +77,7 @@ static bool notrace nvme_reads(const void *ns, struct request *rq)
 	if (ns)
 		return guard_nvme_io_reads(opcode) || guard_may_write(rq->q->disk);
 	if (head->flags & NVME_USER_COMMAND)
-		return guard_nvme_user_admin_reads(opcode, fctype);
+		return guard_nvme_user_admin_reads(opcode);
 	/* The save bit would keep a setting beyond this session. */
 	if (opcode == nvme_admin_set_features && le32_to_cpu(cmd->features.fid) & ~0xffu)
 		return false;

@@ -33,6 +33,13 @@ from rescue_tui.system.attachment import Attachment
 from rescue_tui.system.durable import read_or_none, replace_file, tail_of
 from rescue_tui.system.runner import Runner, Running
 
+
+class Caution(StrEnum):
+    """Why a copy is begun again in another way; nothing is lost by it."""
+
+    SHORTER_CLUSTERS = "shorter-clusters"
+
+
 TICK_SECONDS = 0.5
 NEARLY_FULL_TICK_SECONDS = 0.05
 # A map saved this long before the last look at a living source is trusted: reads fail a moment before sysfs tells.
@@ -41,7 +48,8 @@ _STATUS_LIMIT_BYTES = 1 << 20
 _SILENT_SECONDS = 2.5
 _ETA_SAMPLES = 240
 # ddrescue heeds a signal between two reads, and one read of a dying disk can take half a minute and more.
-_GRACE_SECONDS = {Wish.PAUSE.value: 60.0, Wish.CANCEL.value: 60.0, Ending.DESTINATION_FULL.value: 20.0}
+_GRACE_SECONDS = {Wish.PAUSE.value: 60.0, Wish.CANCEL.value: 60.0, Ending.DESTINATION_FULL.value: 20.0,
+                  Caution.SHORTER_CLUSTERS.value: 60.0}
 _SHORT_GRACE_SECONDS = 5.0
 _GIVE_UP_SECONDS = 30.0
 _FAILED = (Status.NON_TRIMMED, Status.NON_SCRAPED, Status.BAD_SECTOR)
@@ -170,6 +178,8 @@ class Copy:
         self._take_map()
         self._promote()
         self._publish()
+        if self._read_errors and 0 < self._plan.careful_cluster_sectors < self._plan.cluster_sectors:
+            self._stop(Caution.SHORTER_CLUSTERS)
 
     def _watch_space(self) -> None:
         try:
@@ -329,6 +339,11 @@ class Copy:
             return CopyOutcome(CopyEnd.FINISHED, self._map, read_errors=self._read_errors)
         if self._stop_reason in set(Ending):
             return self._stopped(Ending(self._stop_reason))
+        if self._stop_reason == Caution.SHORTER_CLUSTERS.value:
+            # What failed as a part of a long cluster is read once more as a part of a short one.
+            self._map = without_untrusted_errors(self._map, None)
+            self._write_map()
+            return CopyOutcome(CopyEnd.STOPPED, self._map, self._stop_reason, read_errors=self._read_errors)
         if ending in _WORDS:
             return self._stopped(ending)
         if ending is Ending.UNALIGNED_WRITE:
@@ -399,3 +414,8 @@ def reserve_bytes(filesystem_bytes: int) -> int:
 def without_direct_output(plan: ImagingPlan) -> ImagingPlan:
     """The plan for a destination that turned out to refuse direct writes of this size."""
     return replace(plan, direct_output=False)
+
+
+def with_shorter_clusters(plan: ImagingPlan) -> ImagingPlan:
+    """The plan from the first read error on."""
+    return replace(plan, cluster_sectors=plan.careful_cluster_sectors)

@@ -20,6 +20,7 @@ from rescue_tui.core.imaging import (
     SIDE_FILES_BYTES,
     DestinationSpace,
     ImagingPlan,
+    careful_cluster_sectors,
     cluster_sectors,
 )
 from rescue_tui.core.snapshot import Snapshot
@@ -70,7 +71,9 @@ def make_plan(
         source=source.id, source_node=source.node, source_serial=source.serial, generation=source.generation,
         size_bytes=source.size_bytes, sector_bytes=source.logical_sector_bytes, case_dir=str(folder.path.parent),
         image=str(folder.image), mapfile=str(folder.mapfile),
-        cluster_sectors=_cluster(source, options), direct_output=_direct(source, space, target),
+        cluster_sectors=_cluster(source, options),
+        careful_cluster_sectors=0 if options.cluster_bytes is not None else careful_cluster_sectors(source),
+        direct_output=_direct(source, space, target),
         # Sparse with a live watch of the free space, rather than preallocation, wherever the file system has holes:
         # a disk that is mostly empty takes little space and little time, several images can share a destination whose
         # size fits the data but not the sum of the disks, and each write into preallocated space would have to
@@ -185,7 +188,8 @@ def _check_space(source: Disk, space: DestinationSpace, folder: SourceFolder, op
 def _cluster(source: Disk, options: ImagingOptions) -> int:
     if options.cluster_bytes is not None:
         return options.cluster_bytes // source.logical_sector_bytes
-    return cluster_sectors(source)
+    # A hole in the image is a cluster of zeros: where space is short, short ones leave more room.
+    return careful_cluster_sectors(source) if options.accept_partial else cluster_sectors(source)
 
 
 def _direct(source: Disk, space: DestinationSpace, target: Disk | None) -> bool:

@@ -28,7 +28,14 @@ from rescue_tui.core.text import printable, printable_lines
 from rescue_tui.core.tooltext.ddrescue import Ending
 from rescue_tui.jobs import evidence
 from rescue_tui.jobs.casefolder import SourceFolder, to_json
-from rescue_tui.jobs.copying import Copy, CopyEnd, CopyOutcome, without_direct_output
+from rescue_tui.jobs.copying import (
+    Caution,
+    Copy,
+    CopyEnd,
+    CopyOutcome,
+    with_shorter_clusters,
+    without_direct_output,
+)
 from rescue_tui.jobs.hashing import HashStoppedError, sha256_of
 from rescue_tui.jobs.imaging import with_command
 from rescue_tui.jobs.jobfiles import JobFiles, Wish
@@ -186,10 +193,16 @@ class ImagingWorker:
             self._copy_seconds += time.monotonic() - began
             self._note("image.ddrescue-ended", end=outcome.end, reason=outcome.reason,
                        rescued_bytes=outcome.mapfile.rescued_bytes, bad_bytes=outcome.mapfile.bad_bytes)
-            if outcome.reason != Ending.UNALIGNED_WRITE.value or not plan.direct_output:
+            if outcome.reason == Ending.UNALIGNED_WRITE.value and plan.direct_output:
+                self._note("image.without-direct-output",
+                           summary="The destination refuses direct writes of this size.")
+                plan = without_direct_output(plan)
+            elif outcome.reason == Caution.SHORTER_CLUSTERS.value:
+                self._note("image.shorter-clusters", summary="The source has read errors: smaller pieces from here on.")
+                plan = with_shorter_clusters(plan)
+            else:
                 return outcome
-            self._note("image.without-direct-output", summary="The destination refuses direct writes of this size.")
-            plan = self._plan = with_command(without_direct_output(plan))
+            plan = self._plan = with_command(plan)
             self._files.write_plan(plan)
 
     def _name_complete(self) -> None:

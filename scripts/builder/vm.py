@@ -137,12 +137,16 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class VmSpec:
-    """A whole machine. ``cmdline_extra`` is added to the kernel command line, however the kernel is started."""
+    """A whole machine. ``cmdline_extra`` is added to the kernel command line, however the kernel is started.
+
+    ``network`` is the back end of a network card in QEMU's own words (``stream,server=on,...``); empty: no card.
+    """
 
     boot: KernelBoot | UkiBoot | DiskBoot
     drives: tuple[Drive, ...] = ()
     subsystems: tuple[Subsystem, ...] = ()
     ports: Ports = field(default_factory=Ports)
+    network: str = ""
     memory_mib: int = 2048
     cpus: int = 2
     accel: Literal["tcg", "kvm"] = "tcg"
@@ -367,6 +371,10 @@ def argv(spec: VmSpec) -> list[str]:
         words += _blockdev({"driver": "file", "filename": code, "node-name": "code", "read-only": True})
         words += _blockdev({"driver": "file", "filename": variables, "node-name": "variables"})
     words += _ports(spec.ports)
+    if spec.network:
+        kind, _, rest = spec.network.partition(",")
+        words += ["-netdev", f"{kind},id=network{',' if rest else ''}{rest}"]
+        words += _device({"driver": "virtio-net-pci", "netdev": "network"})
     words += _disks(spec)
     words += _boot(spec)
     if spec.trace is not None:

@@ -26,9 +26,9 @@ def fill(path: Path, size_bytes: int, seed: int) -> None:
     """Half noise, half zeros, the last sector noise: holes in the image must not move anything."""
     source = random.Random(seed)
     with path.open("wb") as file:
-        for position in range(0, size_bytes, 8 * MIB):
+        for position in range(0, size_bytes, 32 * MIB):
             file.seek(position)
-            file.write(source.randbytes(min(4 * MIB, size_bytes - position)))
+            file.write(source.randbytes(min(16 * MIB, size_bytes - position)))
         file.truncate(size_bytes)
         file.seek(size_bytes - 512)
         file.write(source.randbytes(512))
@@ -68,9 +68,14 @@ class Bench:
         return make_plan(snapshot(self.source), self.source.disk(), self.target, self.space(), {},
                          options or ImagingOptions())
 
-    async def start(self, *extra: str, options: ImagingOptions | None = None) -> JobRecord:
-        """Start a copy; ``extra`` are more options for ddrescue (a rate limit, say)."""
+    async def start(self, *extra: str, options: ImagingOptions | None = None, careful: bool = False) -> JobRecord:
+        """Start a copy; ``extra`` are more options for ddrescue (a rate limit, say).
+
+        A command that is made anew after the first read error lacks them, so that is done only if ``careful``.
+        """
         plan = self.plan(options)
+        if extra and not careful:
+            plan = replace(plan, careful_cluster_sectors=0)
         return await self.manager.start_image(replace(plan, command=(plan.command[0], *extra, *plan.command[1:])))
 
 

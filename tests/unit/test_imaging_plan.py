@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rescue_tui.core.access import Access, Role
-from rescue_tui.core.device import DeviceKind, Disk, Mount
+from rescue_tui.core.device import DeviceKind, Disk, Health, Mount
 from rescue_tui.core.errors import FormatError, PolicyRefusal, SpaceError, UsageError
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import Binding, DestinationSpace, ImagingPlan, RateSample, cluster_sectors, eta_range
@@ -41,7 +41,7 @@ def test_command_of_an_nvme_disk(tmp_path: Path) -> None:
     made = plan(tmp_path, case_dir=tmp_path / "case")
     folder = tmp_path / "case" / "nvme-eui64-0123456789abcdef"
     assert made.command == (
-        "ddrescue", "-d", "-r0", "-b", "512", "-c", "8192", "-D", "-S", "-x", str(4 * GIB),
+        "ddrescue", "-d", "-r0", "-b", "512", "-c", "32768", "-D", "-S", "-x", str(4 * GIB),
         f"--log-events={folder}/ddrescue-events.log", f"--log-rates={folder}/ddrescue-rates.log",
         "--mapfile-interval=5,5", "/dev/nvme0n1", f"{folder}/image.partial.raw", f"{folder}/image.map")
     assert made.warnings == ()
@@ -51,10 +51,16 @@ def test_command_of_an_nvme_disk(tmp_path: Path) -> None:
 
 def test_cluster_follows_the_disk() -> None:
     disk = a_disk()
-    assert cluster_sectors(disk) * 512 == 4 << 20
-    assert cluster_sectors(replace(disk, logical_sector_bytes=4096)) * 4096 == 4 << 20
+    assert cluster_sectors(disk) * 512 == 16 << 20
+    assert cluster_sectors(replace(disk, logical_sector_bytes=4096)) * 4096 == 16 << 20
     assert cluster_sectors(replace(disk, rotational=True, kind=DeviceKind.SAS)) * 512 == 1 << 20
-    assert cluster_sectors(replace(disk, rotational=True, kind=DeviceKind.VIRTIO)) * 512 == 4 << 20
+    assert cluster_sectors(replace(disk, rotational=True, kind=DeviceKind.VIRTIO)) * 512 == 16 << 20
+    assert cluster_sectors(replace(disk, health=Health(ok=True, media_errors=0, critical_warning=0))) * 512 == 16 << 20
+
+
+@pytest.mark.parametrize("health", [Health(ok=False), Health(media_errors=1), Health(ok=True, critical_warning=4)])
+def test_cluster_of_a_disk_that_tells_of_errors_is_shorter(health: Health) -> None:
+    assert cluster_sectors(replace(a_disk(), health=health)) * 512 == 4 << 20
 
 
 def test_output_without_direct_writes(tmp_path: Path) -> None:

@@ -169,6 +169,13 @@ def test_the_human_monitor_shares_the_terminal() -> None:
     assert after(words, "-mon") == ["chardev=ttys0,mode=readline"]
 
 
+def test_a_machine_has_a_network_card_only_where_it_is_given_a_network() -> None:
+    words = argv(VmSpec(KERNEL, network="stream,server=on,addr.type=unix,addr.path=/n"))
+    assert after(words, "-netdev") == ["stream,id=network,server=on,addr.type=unix,addr.path=/n"]
+    assert "virtio-net-pci,netdev=network" in after(words, "-device")
+    assert "-netdev" not in argv(VmSpec(KERNEL))
+
+
 def test_kvm_uses_the_host_cpu() -> None:
     words = argv(replace(VmSpec(KERNEL), accel="kvm"))
     assert (after(words, "-accel"), after(words, "-cpu")) == (["kvm"], ["host"])

@@ -138,8 +138,8 @@ def test_a_key_that_does_not_exist_is_refused() -> None:
 def test_a_kernel_panic_ends_every_wait(line: tuple[Pump, Port, socket.socket], tmp_path: Path) -> None:
     _, port, guest = line
     console = Console(port, tmp_path / "log")
-    guest.sendall(b"[ 3.2] Kernel panic - not ")
+    guest.sendall(b"[ 3.1] Oops: int3: 0000 [#1]\r\n[ 3.2] Kernel panic - not ")
     console.wait_for("not ", Deadline.after(10))
-    guest.sendall(b"syncing: int3\r\n")
-    with pytest.raises(GuestPanicError, match="the kernel panicked before /login/"):
+    guest.sendall(b"syncing: Fatal exception\r\n")
+    with pytest.raises(GuestPanicError, match=r"the kernel panicked \(Oops: int3\) before /login/"):
         console.wait_for("login", Deadline.after(3600))

@@ -16,20 +16,26 @@ from builder.vm import Drive, VmSpec
 
 from tests.support.vm.deadline import Deadline
 from tests.support.vm.machine import Machine
-from tests.support.vm.pump import GuestPanicError
 
 TESTS = Path(__file__).parent
-TITLE = "STASIS"
+# The title bar; the firmware, too, names our stick by a word that begins like it.
+TITLE = "STASIS  "
 BOOT_SECONDS = 240
-EMULATOR_FAULT = "Oops: int3"
+EMULATOR_FAULT = r"GuestPanicError: the kernel panicked \(Oops: int3"
 BootMachine = Callable[[VmSpec], Machine]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here is a VM test, whether its author remembered to say so or not."""
+    """Every test here is a VM test, whether its author remembered to say so or not.
+
+    QEMU 7.2 emulating several processors at once sometimes loses a code change of the guest's kernel, which then
+    panics with "Oops: int3" (seen once in about seventy boots, on a busy machine, with and without our module). For
+    that panic alone a test gets a second try, which pytest counts as a rerun; any other failure stands.
+    """
     for item in items:
         if TESTS in item.path.parents:
             item.add_marker(pytest.mark.vm)
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=EMULATOR_FAULT))
 
 
 @pytest.fixture(scope="session")
@@ -67,22 +73,11 @@ def boot(image: BuiltImage, artifacts: Path) -> Iterator[BootMachine]:
 
 @pytest.fixture
 def boot_to_tui(boot: BootMachine) -> BootMachine:
-    """Start a machine and wait until the serial line shows the TUI.
-
-    QEMU 7.2 emulating several processors at once sometimes loses a code change of the guest's kernel, which then
-    panics with "Oops: int3" (seen once in about seventy boots, on a busy machine). That alone gets a second try.
-    """
+    """Start a machine and wait until the serial line shows the TUI."""
 
     def start(spec: VmSpec) -> Machine:
         machine = boot(spec)
-        try:
-            machine.terminal.wait_for(TITLE, Deadline.after(BOOT_SECONDS))
-        except GuestPanicError:
-            if EMULATOR_FAULT not in machine.console.text:
-                raise
-            machine.power_cut()
-            machine = boot(spec)
-            machine.terminal.wait_for(TITLE, Deadline.after(BOOT_SECONDS))
+        machine.terminal.wait_for(TITLE, Deadline.after(BOOT_SECONDS))
         return machine
 
     return start

@@ -134,6 +134,16 @@ class Operator:
         return self.wait(job_id, f"at {size_mib} MiB", lambda job: bool(
             job["state"] == "running" and job["progress"]["done_bytes"] >= size_mib * MIB))
 
+    def saved(self, job_id: str, folder: str, size_mib: int) -> Record:
+        """Wait until the mapfile that ddrescue flushed and put aside, while the job is at work, tells of so much."""
+
+        def holds(job: Record) -> bool:
+            areas = map_areas(self.shell(f"cat {folder}/image.map.bak 2>/dev/null || :"))
+            return bool(job["state"] == "running"
+                        and sum(size for _, size, status in areas if status == "+") >= size_mib * MIB)
+
+        return self.wait(job_id, f"with {size_mib} MiB in a saved mapfile", holds)
+
     def rested(self, job_id: str) -> Record:
         """Wait until the job has ended or stopped."""
         return self.wait(job_id, "at rest", lambda job: job["state"] in AT_REST)

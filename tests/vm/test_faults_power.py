@@ -30,9 +30,11 @@ def test_after_a_power_cut_both_ways_to_resume_end_in_identical_images(
     to = operator.open_destination()
     for source in sources:
         machine.throttle(source.name, SPEED)
-    jobs = [job["id"] for job in operator.good("image", "NVME-A", "NVME-B", "--to", to, "--detach")["jobs"]]
-    for job_id in jobs:
-        operator.copied(job_id, 24)
+    started = operator.good("image", "NVME-A", "NVME-B", "--to", to, "--detach")["jobs"]
+    jobs = [job["id"] for job in started]
+    for job, source in zip(started, sources, strict=True):
+        # Two saves told of something: whichever of the two files the cut spoils, the other one has reached the disk.
+        operator.saved(job["id"], operator.folder(job["case"], source.serial), 32)
     machine.power_cut()
     machine.assert_untouched()
 

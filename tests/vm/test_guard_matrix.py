@@ -31,6 +31,7 @@ from tests.support.attack.stage import (
     run_cells,
 )
 from tests.support.attack.workshop import Workshop, work
+from tests.support.vm.deadline import Deadline
 from tests.support.vm.machine import Machine
 
 
@@ -101,6 +102,12 @@ def test_no_act_reaches_any_disk_of_a_guarded_machine(guarded: Guarded) -> None:
 
 def test_no_act_hangs_and_none_leaves_anything_in_use_that_could_be_written(guarded: Guarded) -> None:
     assert [f"{cell.tried.act} on {cell.tried.layout}" for cell in guarded.cells if cell.tried.status == 124] == []
+
+
+def test_the_kernel_names_the_guard_in_no_complaint(guarded: Guarded) -> None:
+    # A line of a call trace ends with the name of its module.
+    complaints = r"dmesg | grep -E 'BUG: (kernel|unable|sleeping)|Oops|general protection|\[stasis_guard\]' || true"
+    assert guarded.machine.guest.check(complaints, Deadline.after(60)) == ""
 
 
 def test_the_same_acts_write_to_a_granted_disk_and_are_refused_again_after_its_release(guarded: Guarded) -> None:

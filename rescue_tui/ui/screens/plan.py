@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 
 from rescue_tui.core.device import Disk
 from rescue_tui.core.errors import RescueError
-from rescue_tui.core.imaging import ImagingPlan
+from rescue_tui.core.imaging import ImagingPlan, cluster_words
 from rescue_tui.core.job import JobRecord
 from rescue_tui.core.text import human_bytes
 from rescue_tui.jobs.imaging import ImagingOptions
@@ -147,7 +147,7 @@ taken up again after a power cut.
         page.pair("Source", f"{plan.source_node}  serial {plan.source_serial}  (only read)")
         page.pair("Image", plan.image)
         page.pair("Mapfile", f"{plan.mapfile}{' (goes on where it ends)' if plan.resume else ''}")
-        page.pair("Reads", f"{plan.cluster_sectors} sectors of {plan.sector_bytes} bytes at once, "
+        page.pair("Reads", f"{cluster_words(plan)}, "
                            f"{plural(plan.retries, 'retry') if plan.retries == 1 else f'{plan.retries} retries'}")
         how = [word for word, on in (("direct", plan.direct_output), ("sparse", plan.sparse),
                                      ("preallocated", plan.preallocate)) if on]

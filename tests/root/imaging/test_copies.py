@@ -79,6 +79,19 @@ async def test_bad_sectors_are_exactly_those(bench: Bench, tmp_path: Path) -> No
     assert "could not be read" in (Path(record.case) / "report.html").read_text()
 
 
+async def test_the_first_read_error_makes_the_pieces_shorter_and_is_tried_again(bench: Bench, tmp_path: Path) -> None:
+    truth = tmp_path / "truth.map"
+    areas = (Area(0, 512, Status.BAD_SECTOR), Area(512, SIZE - 512, Status.FINISHED))
+    truth.write_text(Mapfile(areas, 0, "+").to_text())
+    # The second command comes from the plan alone, without the simulated bad sector.
+    started = await bench.start(f"--test-mode={truth}", "--max-read-rate=20Mi", careful=True)
+    record = await rested(bench.manager, started.id)
+    assert record.state is JobState.DONE
+    assert [line.split(" -c ")[1].split()[0] for line in record.commands] == ["32768", "8192"]
+    assert "image.shorter-clusters" in (Path(record.case) / "journal.jsonl").read_text()
+    assert same(bench.source.file, folder_of(record).image)
+
+
 async def test_a_source_that_ends_early_is_no_whole_copy(bench: Bench, tmp_path: Path) -> None:
     truth = tmp_path / "truth.map"
     truth.write_text(Mapfile((Area(0, SIZE // 2, Status.FINISHED),), 0, "+").to_text())
@@ -138,7 +151,7 @@ async def test_two_jobs_at_once_share_a_case(bench: Bench, tmp_path: Path) -> No
         second_job = await other.start(options=ImagingOptions(case_dir=case))
         with pytest.raises(PolicyRefusal, match="already"):
             await bench.manager.start_image(bench_plan(bench, first_job.id))
-        with loop_disk(tmp_path / "third", 400 * MIB) as third:
+        with loop_disk(tmp_path / "third", 330 * MIB) as third:
             too_much = replace(bench, source=third)
             with pytest.raises(SpaceError, match="Together with the jobs"):
                 await too_much.start()

@@ -58,17 +58,14 @@ SHARED = (
             "printf 'label: gpt\\n,20M\\n,20M,S\\n,\\n' | sfdisk --quiet $D && $W $T && mkfs.ext4 -q -F $T && "
             "mkswap ${T%1}2 && mkfs.vfat ${T%1}3", part="p1"),
     _layout("xfs", "XFS, dirty log", "nvme xfs",
-            f"{ONE_PARTITION} && mkfs.xfs -q -f $T && mount $T $M && {TREE} && sync && echo torn > $M/half && "
+            f"{ONE_PARTITION} && mkfs.xfs -q -f $T && mount $T $M && {TREE} && sync -f $M && echo torn > $M/half && "
             "$A shutdown $M 1; umount $M", part="p1", size_mib=320),
     _layout("ext4", "ext4, dirty journal and an orphan", "nvme ext4",
             f"{ONE_PARTITION} && mkfs.ext4 -q -F $T && mount $T $M && {TREE} && exec 3> $M/deleted && "
-            "head -c 100000 /dev/urandom >&3 && sync && rm $M/deleted && echo torn > $M/half && $A shutdown $M 1; "
+            "head -c 100000 /dev/urandom >&3 && sync -f $M && rm $M/deleted && echo torn > $M/half && $A shutdown $M 1; "
             "exec 3>&-; umount $M", part="p1"),
-    _layout("btrfs", "btrfs RAID1 over two disks, log tree", "nvme btrfs",
-            f"mkfs.btrfs -q -f -d raid1 -m raid1 $TS && mount $T $M.btrfs && M=$M.btrfs && {TREE} && sync && "
-            "echo torn > $M/half && sync $M/half", release="umount $M.btrfs", disks=2, size_mib=128),
     _layout("f2fs", "f2fs, files to roll forward", "nvme f2fs",
-            f"mkfs.f2fs -q -f $T && mount $T $M && {TREE} && sync && echo torn > $M/half && sync $M/half && "
+            f"mkfs.f2fs -q -f $T && mount $T $M && {TREE} && sync -f $M && echo torn > $M/half && sync $M/half && "
             "$A shutdown $M 2; umount $M"),
     _layout("md-raid1", "md RAID1, bitmap", "nvme md",
             "mdadm --create /dev/md9 --run --assume-clean --level=1 --raid-devices=2 --bitmap=internal $TS && "
@@ -93,6 +90,10 @@ SHARED = (
             "printf x | cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 --pbkdf-force-iterations 1000 $T -"),
     _layout("swap", "swap with a hibernated system", "nvme swap",
             "mkswap -q $T && printf 'SWAPSPACE2S1SUSPEND\\0' | dd of=$T bs=1 seek=4076 conv=notrunc,fsync"),
+    # The last: every sfdisk ends with a sync of all file systems, and that would empty the log tree.
+    _layout("btrfs", "btrfs RAID1 over two disks, log tree", "nvme btrfs",
+            f"mkfs.btrfs -q -f -d raid1 -m raid1 $TS && mount -o commit=300 $T $M.btrfs && M=$M.btrfs && {TREE} && sync -f $M && "
+            "echo torn > $M/half && sync $M/half", release="umount $M.btrfs", disks=2, size_mib=128),
 )
 PATHS = _layout("multipath", "multipath, two controllers", "nvme paths", "mkfs.ext4 -q -F $T")
 MACHINE = Layout("machine", "the machine itself", (), frozenset({"machine"}), "")

@@ -31,11 +31,14 @@ FUZZ_SEED = 20261202
 IO_DOORS = tuple(door for door in fuzzing.DOORS if door not in fuzzing.ADMIN_DOORS)
 ACTS: tuple[Act, ...] = (*CONTENT, *PLAIN, *NVME, *SCSI, *TOOLS, *MACHINE)
 # What is tried on a disk that is granted, and again when it is released; in this order each has something to write.
+# An array or a volume is not wiped by the next tool, so that one comes last.
 GRANTED_ACTS = tuple(act for name in (
     "mkfs.ext4", "wipefs", "dd buffered", "dd direct", "mmap write", "io_uring write", "write by a node of mknod",
     "blkdiscard", "blkdiscard -z", "losetup, then dd", "dmsetup linear, then dd", "mkfs.xfs", "mkfs.btrfs", "sgdisk",
-    "mkswap", "mdadm --create", "pvcreate",
-) for act in (*PLAIN, *TOOLS) if act.name == name)
+    "nvme write", "nvme write-zeroes", "nvme dsm --ad", "nvme io-passthru write",
+    "NVME_IOCTL_IO_CMD on the generic node", "io_uring command write on the generic node",
+    "mkswap", "pvcreate", "mdadm --create",
+) for act in (*PLAIN, *TOOLS, *NVME) if act.name == name)
 MODULES = (
     "dm_mod dm_mirror dm_snapshot dm_crypt dm_raid md_mod raid1 raid456 zfs btrfs xfs ext4 f2fs vfat exfat sg bcache "
     "loop nls_ascii nls_cp437"
@@ -75,9 +78,13 @@ class Stage:
     kit: Kit
     directory: Path
 
-    def unguarded(self) -> KernelBoot:
-        """The image's kernel and system with a first stage of the tests' own that arms no guard."""
-        return self._with_init(with_race((HERE / "unguarded-init").read_text()), "unguarded")
+    def unguarded(self, *, raced: bool = False) -> KernelBoot:
+        """The image's kernel and system with a first stage of the tests' own that arms no guard.
+
+        With ``raced`` it starts the program that tries to write to every disk, and does.
+        """
+        init = (HERE / "unguarded-init").read_text()
+        return self._with_init(with_race(init) if raced else init, "unguarded")
 
     def guarded_with(self, change: Callable[[str], str]) -> KernelBoot:
         """The image with its own first stage, changed."""

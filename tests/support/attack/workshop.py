@@ -60,7 +60,7 @@ def work(stage: Stage, boot: Callable[[VmSpec], Machine]) -> Workshop:
     hot = hot_disk(stage.directory / "hot-unguarded.img", protected=False)
     cells = control_cells()
     files = {"plan.json": plan(LAYOUTS, cells, restore=True)}
-    machine = boot(stage.spec(stage.unguarded(), (*drives, hot), subsystems, files))
+    machine = boot(stage.spec(stage.unguarded(raced=True), (*drives, hot), subsystems, files))
     machine.guest.wait_ready(Deadline.after(BOOT_SECONDS))
     raced_at_boot = stop(machine)
     enter(machine)

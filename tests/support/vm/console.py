@@ -16,6 +16,7 @@ _ESCAPE = re.compile(
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 LONGEST_ESCAPE = 512
 PANIC = "Kernel panic - not syncing"
+_OOPS = re.compile(r"Oops: \w+|BUG: [\w ]+")
 
 
 class AnsiStripper:
@@ -51,7 +52,8 @@ class Console:
     def _take(self, data: bytes) -> None:
         text = self._stripper.feed(data)
         self.text += text
-        self.port.panicked = self.port.panicked or PANIC in self.text[-len(text) - len(PANIC):]
+        if not self.port.panic and PANIC in self.text[-len(text) - len(PANIC):]:
+            self.port.panic = " ".join(_OOPS.findall(self.text)) or PANIC
         with self.log.open("a", encoding="utf-8") as file:
             file.write(text)
 

@@ -34,7 +34,7 @@ class Port:
     def __init__(self, name: str, line: socket.socket, pump: Pump) -> None:
         self.name = name
         self.closed = False
-        self.panicked = False
+        self.panic = ""  # what the guest's kernel died of
         self.sinks: list[Sink] = []
         self._line = line
         self._pump = pump
@@ -67,8 +67,8 @@ class Port:
                 answer = probe()
                 if answer is not None:
                     return answer
-                if self.panicked:
-                    raise GuestPanicError(f"the kernel panicked before {what}\n{self._pump.report()}")
+                if self.panic:
+                    raise GuestPanicError(f"the kernel panicked ({self.panic}) before {what}\n{self._pump.report()}")
                 if self.closed:
                     raise LineClosedError(f"{self.name} closed while waiting for {what}\n{self._pump.report()}")
                 if deadline.expired:

@@ -152,7 +152,8 @@ def tidy(env: dict[str, str]) -> list[str]:
     for path in (*glob.glob("/dev/md[0-9]*"), *glob.glob("/dev/mapper/wall*"), *glob.glob("/dev/wallgroup/*")):
         if not Path(path).is_block_device() and not os.path.islink(path):
             left.append(path)
-            Path(path).unlink()
+            # A node of an array that is just being stopped goes by itself.
+            Path(path).unlink(missing_ok=True)
     return left
 
 
@@ -222,10 +223,12 @@ def close_down(layouts: list[Plan], known: dict[str, str]) -> None:
 def progress() -> Iterator[Any]:
     """A line for each act on the second serial port, so that the host sees where a machine stopped."""
     try:
-        with open("/dev/ttyS1", "w", encoding="utf-8") as port:
-            yield port
+        port = open("/dev/ttyS1", "w", encoding="utf-8")  # noqa: SIM115  # closed below
     except OSError:
         yield sys.stderr
+        return
+    with port:
+        yield port
 
 
 def run(plan: Plan, results: Path, known: dict[str, str]) -> None:

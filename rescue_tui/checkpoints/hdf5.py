@@ -84,12 +84,12 @@ def matches(head: Head) -> bool:
     return named and (not head.first[:64].strip(b"\0") or SIGNATURE.startswith(head.first[: len(SIGNATURE)]))
 
 
-def read(source: Source, options: Options) -> Reading:
-    """Judge one file. ``format`` is empty for HDF5 that holds no weights: that is no checkpoint."""
+def read(source: Source, options: Options) -> Reading | None:
+    """Judge one file; None for HDF5 that holds no weights, which is no checkpoint."""
     del options
     reading, sign = examine(source)
     name = source.name.rpartition("/")[2]
-    return reading if sign or means_model(name) else Reading("")
+    return reading if sign or means_model(name) else None
 
 
 def examine(source: Source, shift: int = 0, proven: bool = False) -> tuple[Reading, bool]:

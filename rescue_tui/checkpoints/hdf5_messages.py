@@ -5,7 +5,6 @@ Source: HDF5 File Format Specification 3.0, section IV.A.2.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from rescue_tui.checkpoints.hdf5_wire import Fields, HdfError
@@ -14,9 +13,13 @@ from rescue_tui.core.text import decode
 
 _RANK = 32
 _COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
-_FIXED, _FLOAT, _TEXT, _COMPOUND, _REFERENCE, _ENUM, _VARIABLE = 0, 1, 3, 6, 7, 8, 9
+_FIXED, _FLOAT, _TEXT, _COMPOUND, _REFERENCE, _ENUM, _VARIABLE, _COMPLEX = 0, 1, 3, 6, 7, 8, 9, 11
 DEFLATE, SHUFFLE, FLETCHER = 1, 2, 3
-_FLOATS = {(2, 8): "bfloat16", (1, 4): "float8_e4m3", (1, 5): "float8_e5m2"}  # by size and bits of the exponent
+# Indices of chunks: a B-tree of version 1 (layouts before version 4), and those of layouts of version 4 and 5.
+INDEX_BTREE1, INDEX_SINGLE, INDEX_IMPLICIT, INDEX_FIXED, INDEX_EXTENSIBLE, INDEX_BTREE2 = range(6)
+# What a layout says of an index beside its address; the index's own header says it again.
+_PARAMETER_BYTES = {INDEX_FIXED: 1, INDEX_EXTENSIBLE: 5, INDEX_BTREE2: 6}
+_FLOATS = {(2, 8): "bfloat16", (1, 4): "float8_e4m3fn", (1, 5): "float8_e5m2"}  # by size and bits of the exponent
 
 
 class Datatype(NamedTuple):
@@ -28,19 +31,45 @@ class Datatype(NamedTuple):
     variable: bool = False
 
 
+class Space(NamedTuple):
+    """Elements along each axis, and how many they may become (None without a limit). ``shape`` None: no element."""
+
+    shape: tuple[int, ...] | None
+    most: tuple[int | None, ...] = ()
+
+
+class Filter(NamedTuple):
+    """A step of a pipeline; ``item_bytes``: what shuffle takes apart."""
+
+    kind: int
+    item_bytes: int = 0
+
+
 class Layout(NamedTuple):
     """Where a dataset's bytes are; ``offset`` from the beginning of the file, None where nothing was allocated.
 
-    Compact and contiguous data is one run of ``length`` bytes; ``chunk`` has the chunk's shape. ``index_kind``: 0 for a
-    B-tree, 1 for a single chunk of ``length`` bytes, 2 for chunks side by side, others are not followed.
+    Compact and contiguous data is one run of ``length`` bytes (None: a layout before version 3 tells none); ``chunk``
+    has the chunk's shape, ``index_kind`` says what lies at ``offset``. ``length`` and ``mask`` are a single filtered
+    chunk's. ``bare_edges``: chunks that reach beyond the dataset are stored without filters.
     """
 
     kind: int
     offset: int | None
-    length: int
+    length: int | None
     chunk: tuple[int, ...] = ()
     index_kind: int = 0
     mask: int = 0
+    bare_edges: bool = False
+
+    @property
+    def compact(self) -> bool:
+        """Stored in the object header itself."""
+        return self.kind == _COMPACT
+
+    @property
+    def elsewhere(self) -> bool:
+        """A view of datasets in other files."""
+        return self.kind not in {_COMPACT, _CONTIGUOUS, _CHUNKED}
 
     @property
     def chunked(self) -> bool:
@@ -48,16 +77,23 @@ class Layout(NamedTuple):
         return self.kind == _CHUNKED
 
 
-def dataspace(body: Fields) -> tuple[int, ...] | None:
-    """Sizes; None for a null space, which has no element."""
+def dataspace(body: Fields) -> Space:
+    """Sizes, and the largest that they may become."""
     version, rank, flags = body.number(1), body.number(1), body.number(1)
     if version not in {1, 2} or rank > _RANK or flags > 3:
         raise HdfError("a dataspace is damaged", body.at)
     if version == 1:
         body.take(5)
     elif body.number(1) == 2:
-        return None
-    return tuple(body.length() for _ in range(rank))
+        return Space(None)
+    shape = tuple(body.length() for _ in range(rank))
+    if not flags & 1:
+        return Space(shape, shape)
+    unlimited = (1 << 8 * body.length_bytes) - 1
+    most = tuple(None if size == unlimited else size for size in (body.length() for _ in range(rank)))
+    if any(limit is not None and limit < size for limit, size in zip(most, shape, strict=True)):
+        raise HdfError("a dataspace is larger than its own limit", body.at)
+    return Space(shape, most)
 
 
 def datatype(body: Fields) -> Datatype:
@@ -82,28 +118,30 @@ def datatype(body: Fields) -> Datatype:
     if kind == _COMPOUND:
         words = {8: "complex64", 16: "complex128"}
         return Datatype(words.get(size, "compound") if bits & 0xFFFF == 2 else "compound", size)
+    if kind == _COMPLEX:
+        return Datatype(f"complex{8 * size}", size, big)
     if kind == _TEXT:
         return Datatype(f"S{size}", size)
     return Datatype(f"hdf5-class-{kind}", size, variable=kind in {_VARIABLE, _REFERENCE})
 
 
-def filters(body: Fields) -> tuple[int, ...]:
-    """The numbers of a pipeline's filters, in the order in which the writer applied them."""
+def filters(body: Fields) -> tuple[Filter, ...]:
+    """A pipeline's filters, in the order in which the writer applied them."""
     version, count = body.number(1), body.number(1)
     if version not in {1, 2} or count > 32:
         raise HdfError("a filter pipeline is damaged", body.at)
     if version == 1:
         body.take(6)
-    kinds = []
+    steps = []
     for _ in range(count):
         kind = body.number(2)
         name = body.number(2) if version == 1 or kind >= 256 else 0
         body.take(2)
         values = body.number(2)
         body.take(-(-name // 8) * 8 if version == 1 else name)
-        body.take(4 * values + (4 if version == 1 and values % 2 else 0))
-        kinds.append(kind)
-    return tuple(kinds)
+        data = body.part(4 * values + (4 if version == 1 and values % 2 else 0))
+        steps.append(Filter(kind, data.number(4) if kind == SHUFFLE and values else 0))
+    return tuple(steps)
 
 
 def attribute(body: Fields) -> str:
@@ -147,7 +185,7 @@ def _old_layout(body: Fields, base: int) -> Layout:
     if kind == _CHUNKED:
         return Layout(kind, _place(address, base), 0, sizes[:-1])
     if kind == _CONTIGUOUS:
-        return Layout(kind, _place(address, base), math.prod(sizes))
+        return Layout(kind, _place(address, base), None)
     length = body.number(4)
     at = body.offset
     body.take(length)
@@ -166,12 +204,10 @@ def _chunked4(body: Fields, base: int) -> Layout:
     sizes = tuple(body.odd_number(width) for _ in range(rank))
     index = body.number(1)
     length = mask = 0
-    if index == 1 and flags & 2:
+    if not INDEX_SINGLE <= index <= INDEX_BTREE2:
+        raise HdfError(f"an index of chunks of kind {index} does not exist", body.at)
+    if index == INDEX_SINGLE and flags & 2:
         length, mask = body.length(), body.number(4)
-    elif index == 3:
-        body.take(1)
-    elif index == 4:
-        body.take(5)
-    elif index == 5:
-        body.take(6)
-    return Layout(_CHUNKED, _place(body.address(), base), length, sizes[:-1], index, mask)
+    else:
+        body.take(_PARAMETER_BYTES.get(index, 0))
+    return Layout(_CHUNKED, _place(body.address(), base), length, sizes[:-1], index, mask, bool(flags & 1))

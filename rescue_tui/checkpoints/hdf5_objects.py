@@ -10,40 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rescue_tui.checkpoints.hdf5_messages import Datatype, Layout, attribute, dataspace, datatype, filters, layout
-from rescue_tui.checkpoints.hdf5_wire import SIGNATURE, Fields, HdfError, checked
+from rescue_tui.checkpoints import hdf5_btree2
+from rescue_tui.checkpoints.hdf5_file import LEAST_BYTES, STRUCTURE_BYTES, HdfFile
+from rescue_tui.checkpoints.hdf5_heap import FractalHeap
+from rescue_tui.checkpoints.hdf5_messages import (
+    Datatype,
+    Filter,
+    Layout,
+    Space,
+    attribute,
+    dataspace,
+    datatype,
+    filters,
+    layout,
+)
+from rescue_tui.checkpoints.hdf5_wire import Fields, HdfError, NotFollowedError, checked
 from rescue_tui.checkpoints.limits import NAME_BYTES
-from rescue_tui.checkpoints.source import EndOfBytes, Source
 from rescue_tui.core.text import decode
 
-_HEADER_BYTES = 1 << 24
-_HEAP_BYTES = 1 << 24
 _MESSAGES = 65536
-_LEAST_BYTES, _SPARE = 8, 1024
-_DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _LAYOUT, _FILTERS, _ATTRIBUTE, _CONTINUATION, _SYMBOLS = (
-    0x01,
-    0x02,
-    0x03,
-    0x06,
-    0x08,
-    0x0B,
-    0x0C,
-    0x10,
-    0x11,
-)
+_DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _EXTERNAL, _LAYOUT, _FILTERS, _ATTRIBUTE = 1, 2, 3, 6, 7, 8, 11, 12
+_CONTINUATION, _SYMBOLS, _ATTRIBUTE_INFO = 0x10, 0x11, 0x15
 _SHARED = 2
-
-
-class Superblock(NamedTuple):
-    """Addresses are from the beginning of the file except ``root``, which is from ``base`` like all others."""
-
-    version: int
-    base: int
-    end: int | None
-    root: int
-    flags: int
-    address_bytes: int
-    length_bytes: int
+_IN_HEADER = 2  # a shared message that lies in another object's header; versions before 3 know no other
 
 
 class Chunk(NamedTuple):
@@ -60,80 +49,23 @@ class Object:
     """One object header, as far as it matters here."""
 
     checksummed: bool = False
-    shape: tuple[int, ...] | None = None
+    space: Space | None = None
     datatype: Datatype | None = None
     layout: Layout | None = None
-    filters: tuple[int, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    external: bool = False
+    unfollowed: bool = False  # a message that matters is shared in a way that is not followed
     attributes: list[str] = field(default_factory=list)
     links: list[tuple[str, int]] = field(default_factory=list)  # names and addresses of headers
     symbols: tuple[int, int] | None = None
-    dense_links: bool = False
+    dense_links: tuple[int, int] | None = None  # a heap and a B-tree over it
+    dense_attributes: tuple[int, int] | None = None
 
 
-def find_superblock(source: Source) -> Superblock:
-    """The superblock, at 0 or behind a user block (512 bytes times a power of two). Raises `HdfError`, `EndOfBytes`."""
-    at = 0
-    while at + len(SIGNATURE) <= source.size_bytes:
-        if source.read_at(at, len(SIGNATURE)) == SIGNATURE:
-            return _superblock(source, at)
-        at = at * 2 or 512
-    raise HdfError("there is no superblock")
-
-
-def _superblock(source: Source, at: int) -> Superblock:
-    # The longest one, or as much of it as there is.
-    fields = Fields(source.read_at(at, min(128, source.size_bytes - at)), at)
-    fields.take(len(SIGNATURE))
-    try:
-        version = fields.number(1)
-        if version > 3:
-            raise HdfError(f"a superblock of version {version} does not exist", at)
-        if version >= 2:
-            sizes = (fields.number(1), fields.number(1))
-            flags = fields.number(1)
-        else:
-            fields.take(4)
-            sizes = (fields.number(1), fields.number(1))
-            fields.take(1 + 2 + 2)
-            flags = fields.number(4)
-            fields.take(4 if version == 1 else 0)
-        if not set(sizes) <= {2, 4, 8}:
-            raise HdfError(f"addresses of {sizes[0]} and lengths of {sizes[1]} bytes do not exist", at)
-        fields.address_bytes, fields.length_bytes = sizes
-        base = fields.address()
-        fields.address()
-        end = fields.address()
-        if version >= 2:
-            root = fields.address()
-            length = fields.position + 4
-            if at + length <= source.size_bytes:
-                checked(source.read_at(at, length), at, "the superblock")
-        else:
-            fields.address()
-            fields.take(sizes[0])
-            root = fields.address()
-    except HdfError as trouble:
-        if trouble.checksum or fields.left > 64 or "exist" in trouble.summary:
-            raise
-        raise EndOfBytes(at, 96, source.size_bytes) from None
-    if root is None or base is None:
-        raise HdfError("the superblock has no root group", at)
-    return Superblock(version, base, end, root, flags, *sizes)
-
-
-class Hdf:
+class Hdf(HdfFile):
     """An open file: gives objects by address. All methods raise `HdfError`, `EndOfBytes` and `UnreadableBytes`."""
 
-    def __init__(self, source: Source, superblock: Superblock) -> None:
-        self.source = source
-        self.superblock = superblock
-        # Every node, message and entry takes this many bytes and is met once: more means that places are met again.
-        self.budget = source.size_bytes // _LEAST_BYTES + _SPARE
-
-    def read(self, address: int, length: int) -> Fields:
-        """Bytes at an address as fields."""
-        at = self.superblock.base + address
-        return Fields(self.source.read_at(at, length), at, self.superblock.address_bytes, self.superblock.length_bytes)
+    resolving = False
 
     def object(self, address: int) -> Object:
         """The object whose header is at an address."""
@@ -150,20 +82,37 @@ class Hdf:
         """Names and addresses of what hard links lead to."""
         yield from parent.links
         if parent.symbols is not None:
-            tree, heap = parent.symbols
-            names = self._heap(heap)
-            yield from self._symbols(tree, names)
+            tree, names = parent.symbols
+            yield from self._symbols(tree, self._heap(names))
+        if parent.dense_links is not None:
+            address, tree = parent.dense_links
+            heap = FractalHeap(self, address)
+            parent.checksummed = parent.checksummed and heap.checksummed
+            for record in hdf5_btree2.records(self, tree, hdf5_btree2.LINKS):
+                record.take(4)  # the name's hash
+                link = self._link(heap.object(record.take(record.left)))
+                if link is not None:
+                    yield link
+
+    def attributes(self, parent: Object) -> Iterator[str]:
+        """Names of an object's attributes."""
+        yield from parent.attributes
+        if parent.dense_attributes is not None:
+            address, tree = parent.dense_attributes
+            heap = FractalHeap(self, address)
+            for record in hdf5_btree2.records(self, tree, hdf5_btree2.ATTRIBUTES):
+                identifier, flags = record.take(8), record.number(1)
+                if flags & _SHARED:
+                    continue
+                try:
+                    yield attribute(heap.object(identifier))
+                except NotFollowedError:
+                    continue  # a large one, outside of the heap: texts, not weights
 
     def chunks(self, place: Layout, rank: int) -> Iterator[Chunk]:
         """The stored chunks of a dataset with a B-tree of version 1; the place's offset is its root."""
         if place.offset is not None:
             yield from self._chunk_node(place.offset - self.superblock.base, rank, None)
-
-    def charge(self, count: int, at: int) -> None:
-        """Count what is read, so that structures which lead to each other are not followed for ever."""
-        self.budget -= count
-        if self.budget < 0:
-            raise HdfError("its structures lead to each other", at)
 
     def _header1(self, address: int, start: Fields, made: Object) -> None:
         version = start.number(1)
@@ -177,8 +126,6 @@ class Hdf:
         seen = 0
         while blocks and seen < messages:
             where, length = blocks.pop(0)
-            if length > _HEADER_BYTES:
-                raise HdfError(f"an object header of {length} bytes is too large", start.at)
             self.charge(1, start.at)
             block = self.read(where, length)
             while block.left >= 8 and seen < messages:
@@ -218,9 +165,7 @@ class Hdf:
         blocks: list[tuple[int, int]],
         signature: bytes = b"OHDR",
     ) -> None:
-        if length > _HEADER_BYTES:
-            raise HdfError(f"an object header of {length} bytes is too large", address)
-        self.charge(length // _LEAST_BYTES, address)
+        self.charge(length // LEAST_BYTES, address)
         raw = self.read(address, length)
         block = Fields(checked(raw.data, raw.at, "an object header"), raw.at, raw.address_bytes, raw.length_bytes)
         block.expect(signature)
@@ -236,31 +181,57 @@ class Hdf:
             address = body.address()
             if address is not None:
                 blocks.append((address, body.length()))
-        elif flags & _SHARED:
-            if kind == _DATATYPE:
-                made.datatype = Datatype("named-type", 0, variable=True)
+        elif flags & _SHARED and kind in {_DATASPACE, _DATATYPE, _FILTERS, _LAYOUT}:
+            self._shared(kind, body, made)
         elif kind == _DATASPACE:
-            made.shape = dataspace(body)
+            made.space = dataspace(body)
         elif kind == _DATATYPE:
             made.datatype = datatype(body)
+        elif kind == _EXTERNAL:
+            made.external = True
         elif kind == _LAYOUT:
             made.layout = layout(body, self.superblock.base)
         elif kind == _FILTERS:
             made.filters = filters(body)
         elif kind == _SYMBOLS:
-            tree, heap = body.address(), body.address()
-            if tree is not None and heap is not None:
-                made.symbols = (tree, heap)
+            made.symbols = _pair(body)
         elif kind == _LINK:
-            self._link(body, made)
+            link = self._link(body)
+            if link is not None:
+                made.links.append(link)
         elif kind == _LINK_INFO:
             body.take(1)
             body.take(8 if body.number(1) & 1 else 0)
-            made.dense_links = body.address() is not None
+            made.dense_links = _pair(body)
+        elif kind == _ATTRIBUTE_INFO:
+            body.take(1)
+            body.take(2 if body.number(1) & 1 else 0)
+            made.dense_attributes = _pair(body)
         elif kind == _ATTRIBUTE:
             made.attributes.append(attribute(body))
 
-    def _link(self, body: Fields, made: Object) -> None:
+    def _shared(self, kind: int, body: Fields, made: Object) -> None:
+        """A message that another object's header holds: a named datatype."""
+        version, place = body.number(1), body.number(1)
+        body.take(6 if version == 1 else 0)
+        address = body.address() if version < 3 or place == _IN_HEADER else None
+        if kind != _DATATYPE or address is None:
+            made.unfollowed = True
+            return
+        if self.resolving:
+            raise HdfError("a named datatype is named by another", body.at)
+        self.resolving = True
+        try:
+            named = self.object(address)
+        finally:
+            self.resolving = False
+        if named.datatype is None:
+            raise HdfError("a named datatype has no datatype", body.at)
+        made.datatype = named.datatype
+        made.checksummed = made.checksummed and named.checksummed
+
+    def _link(self, body: Fields) -> tuple[str, int] | None:
+        """A link's name and where it leads; None for soft and external ones."""
         body.take(1)
         flags = body.number(1)
         kind = body.number(1) if flags & 8 else 0
@@ -270,8 +241,7 @@ class Hdf:
             raise HdfError(f"a name of {length} bytes is too long", body.offset)
         name = decode(body.take(length))
         address = body.address() if kind == 0 else None
-        if address is not None:
-            made.links.append((name, address))
+        return None if address is None else (name, address)
 
     def _heap(self, address: int) -> Fields:
         head = self.read(address, 8 + 2 * self.superblock.length_bytes + self.superblock.address_bytes)
@@ -280,9 +250,9 @@ class Hdf:
         size = head.length()
         head.length()
         data = head.address()
-        if data is None or size > _HEAP_BYTES:
+        if data is None or size > STRUCTURE_BYTES:
             raise HdfError(f"a heap of {size} bytes for names is too large", head.at)
-        self.charge(size // _LEAST_BYTES, head.at)
+        self.charge(size // LEAST_BYTES, head.at)
         return self.read(data, size)
 
     def _symbols(self, tree: int, names: Fields) -> Iterator[tuple[str, int]]:
@@ -342,3 +312,9 @@ class Hdf:
                 yield from self._chunk_node(child, rank, level)
             else:
                 yield Chunk(origin, self.superblock.base + child, length, mask)
+
+
+def _pair(body: Fields) -> tuple[int, int] | None:
+    """Addresses of a heap and of a B-tree (or the other way round); None where nothing was allocated."""
+    first, second = body.address(), body.address()
+    return None if first is None or second is None else (first, second)

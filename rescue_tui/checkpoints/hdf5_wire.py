@@ -27,6 +27,10 @@ class HdfError(Exception):
         self.summary, self.offset, self.checksum = summary, offset, checksum
 
 
+class NotFollowedError(HdfError):
+    """A structure may be right and is of a kind that is not followed here."""
+
+
 class Fields:
     """Fields one behind the other in bytes that were read; ``at`` is where the bytes begin in the file.
 

@@ -12,17 +12,17 @@ from dataclasses import replace
 
 from rescue_tui.checkpoints.hdf5_file import Superblock, find_superblock
 from rescue_tui.checkpoints.hdf5_objects import Hdf
-from rescue_tui.checkpoints.hdf5_walk import Survey, Walker
+from rescue_tui.checkpoints.hdf5_walk import OPEN_FLAGS, Survey, Walker
 from rescue_tui.checkpoints.hdf5_wire import SIGNATURE, HdfError
-from rescue_tui.checkpoints.model import Head, Options, Proof, Reading, Scalar, Verdict
+from rescue_tui.checkpoints.model import CheckpointFinding, Head, Options, Proof, Reading, Scalar, Verdict
 from rescue_tui.checkpoints.names import means_model
 from rescue_tui.checkpoints.plain import cut_finding, error, unreadable, warning
-from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes
+from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Source, UnreadableBytes
 from rescue_tui.checkpoints.zeros import inspect_zeros
 
 FORMAT = "hdf5"
 _ENDINGS = (".h5", ".hdf5", ".keras.h5")
-_OPEN_FLAGS = 1 | 4  # open for writing, and for single-writer-multiple-reader access
+_APPENDED_BYTES = 512  # more than this is not a line that some tool left
 _STEPS = ("step", "global_step", "iteration", "optimizer_weights.adam.iteration", "optimizer.vars.0")
 _NUMBERS = {"int32": struct.Struct("<i"), "int64": struct.Struct("<q"), "uint64": struct.Struct("<Q")}
 
@@ -106,12 +106,25 @@ def _check_end(source: Source, superblock: Superblock, survey: Survey, shift: in
                           f"the file has {size} bytes, its superblock says {end}: {end - size} are missing",
                           size + shift, end - size))
     elif size > end:
-        survey.find(warning(source, "trailing-bytes",
-                            f"{size - end} bytes follow the end that the superblock names: they were appended, or the "
-                            "file was never closed", end + shift, size - end))
-    if superblock.version >= 3 and superblock.flags & _OPEN_FLAGS:
+        survey.find(_behind(source, end, shift))
+    if superblock.flags & OPEN_FLAGS:
         survey.find(error(source, "not-closed", Verdict.UNCOMMITTED,
                           "the superblock is marked as open for writing: the writer never closed the file", shift))
+
+
+def _behind(source: Source, end: int, shift: int) -> CheckpointFinding:
+    """Bytes behind the stored end. The library cuts a file to its end when it closes it, and never pads it."""
+    rest = source.size_bytes - end
+    words = f"{rest} bytes follow the end that the superblock names"
+    try:
+        zeros = not source.read_at(end, min(rest, CHUNK_BYTES)).strip(b"\0")
+    except UnreadableBytes:
+        zeros = True
+    if rest <= _APPENDED_BYTES or zeros:
+        return warning(source, "trailing-bytes", f"{words}: they were appended", end + shift, rest)
+    return error(source, "not-closed", Verdict.UNCOMMITTED,
+                 f"{words}: the writer was interrupted after its last flush, what it wrote then is in no group",
+                 end + shift, rest)
 
 
 def _values(source: Source, survey: Survey) -> dict[str, Scalar]:

@@ -37,7 +37,6 @@ class _Array:
 
     def slots(self, fields: Fields, first: int, count: int) -> Iterator[Slot]:
         """Those of ``count`` elements that are chunks."""
-        self.file.charge(count, fields.at)
         for number in range(first, first + count):
             element = fields.part(self.element_bytes)
             address = element.address()

@@ -51,12 +51,13 @@ def _superblock(source: Source, at: int) -> Superblock:
             raise HdfError(f"a superblock of version {version} does not exist", at)
         if version >= 2:
             sizes = (fields.number(1), fields.number(1))
-            flags = fields.number(1)
+            flags = fields.number(1)  # of how consistent the file is
         else:
             fields.take(4)
             sizes = (fields.number(1), fields.number(1))
             fields.take(1 + 2 + 2)
-            flags = fields.number(4)
+            fields.take(4)
+            flags = 0  # versions 0 and 1 keep none that tell an open file
             fields.take(4 if version == 1 else 0)
         if not set(sizes) <= {2, 4, 8}:
             raise HdfError(f"addresses of {sizes[0]} and lengths of {sizes[1]} bytes do not exist", at)

@@ -17,6 +17,7 @@ from rescue_tui.checkpoints.plain import PlainTensor, error, unreadable, warning
 from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes
 from rescue_tui.checkpoints.zeros import PayloadSpan
 
+OPEN_FLAGS = 1 | 4  # of the superblock: open for writing, and for single-writer-multiple-reader access
 # What only files with weights have: attributes, and parts of the paths of groups and datasets.
 _ATTRIBUTES = frozenset({"keras_version", "model_config", "layer_names", "weight_names", "training_config"})
 _PARTS = frozenset({
@@ -26,6 +27,7 @@ _PARTS = frozenset({
 })
 _VARS = re.compile(r"(?:^|\.)vars\.\d+$")
 _FINDINGS = 200
+_HEADER_BYTES = 16
 _ROOT = "the root group"
 
 
@@ -112,10 +114,25 @@ class Walker:
             survey.find(warning(source, "not-followed", f"{path or _ROOT} was not looked into: {trouble.summary}",
                                 where, None, (path,) if path else ()))
         except HdfError as trouble:
+            if self._unwritten(address):
+                survey.find(error(source, "not-written", Verdict.INCOMPLETE,
+                                  f"the header of {path or _ROOT} is zeros: the writer was interrupted before it wrote "
+                                  "it", where, None, (path,) if path else ()))
+                return
             code = "checksum-mismatch" if trouble.checksum else "structure"
             survey.find(error(source, code, Verdict.CORRUPT, f"{path or _ROOT}: {trouble.summary}",
                               (trouble.offset + self.shift) if trouble.offset else where, None,
                               (path,) if path else ()))
+
+    def _unwritten(self, address: int) -> bool:
+        """A header of zeros in a file that was never closed: room was made for it and nothing more."""
+        end, source = self.hdf.superblock.end, self.hdf.source
+        if (end is not None and source.size_bytes <= end) and not self.hdf.superblock.flags & OPEN_FLAGS:
+            return False
+        try:
+            return not self.hdf.read(address, _HEADER_BYTES).data.strip(b"\0")
+        except (EndOfBytes, UnreadableBytes):
+            return False
 
     def _object(self, path: str, address: int, depth: int) -> None:
         survey = self.survey

@@ -1,33 +1,39 @@
 """Keras 3 models: a zip of metadata.json, config.json and the weights, each with its CRC-32.
 
+Verified means: every member's CRC-32 matches, none is missing, both descriptions are JSON, the weights are whole HDF5.
+
 Layout: keras-team/keras keras/src/saving/saving_lib.py. The HDF5 inside adds no checksum of its own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rescue_tui.checkpoints import hdf5, npz
+from rescue_tui.checkpoints.limits import HELD_BYTES
 from rescue_tui.checkpoints.model import CheckpointFinding, Head, Options, Proof, Reading, TensorEntry, Verdict
-from rescue_tui.checkpoints.plain import error, unreadable
+from rescue_tui.checkpoints.plain import error, unreadable, warning
 from rescue_tui.checkpoints.pyzip import (
     END_MAGIC,
     LOCAL_MAGIC,
     STORED,
     Archive,
     Member,
+    beginning,
     check,
     first_name,
     open_archive,
 )
-from rescue_tui.checkpoints.source import Source, UnreadableBytes, Window
+from rescue_tui.checkpoints.source import BytesSource, Source, UnreadableBytes, Window
 
 FORMAT = "keras"
 ENDING = ".keras"
 _METADATA, _CONFIG = "metadata.json", "config.json"
-_HDF5, _NPZ, _SHARDED = "model.weights.h5", "model.weights.npz", "model.weights.json"
-_WEIGHTS = (_HDF5, _NPZ, _SHARDED)
+_HDF5, _NPZ = "model.weights.h5", "model.weights.npz"
+_WEIGHTS = (_HDF5, _NPZ)
+_DESCRIPTION_BYTES = 64 << 20  # configurations hold no arrays; a larger one is not parsed
 _SIGN = b"keras_version"
 
 
@@ -60,6 +66,9 @@ def read(source: Source, options: Options) -> Reading:
         found = check(source, member)
         inner = _weights(source, member, found is None)
         covered = covered and found is None
+        doubt = _description(source, member) if found is None else None
+        if doubt is not None:
+            findings.append(doubt)
         if inner is not None:
             findings += inner.findings
             tensors += inner.tensors
@@ -69,6 +78,8 @@ def read(source: Source, options: Options) -> Reading:
             names = tuple(tensor.name for tensor in inner.tensors) if inner is not None else ()
             findings.append(replace(found, tensors=names))
     findings += _missing(source, archive)
+    if not tensors and any(member.name in _WEIGHTS and member.method != STORED for member in archive.members):
+        findings.append(warning(source, "not-followed", "the weights are packed: their HDF5 was not looked into"))
     covered = covered and all(finding.verdict is None for finding in findings)
     return Reading(FORMAT, tuple(findings), tuple(tensors), covered, step=step, payload_bytes=payload)
 
@@ -82,10 +93,41 @@ def _missing(source: Source, archive: Archive) -> Sequence[CheckpointFinding]:
     return [error(source, "member-missing", Verdict.INCOMPLETE, f"the archive has no {name}") for name in lost]
 
 
-def _weights(source: Source, member: Member, proven: bool) -> Reading | None:
-    """The reading of a member with weights; None for others, and for packed ones, which have no place in the file."""
-    if member.method != STORED or member.end > source.size_bytes:
+def _description(source: Source, member: Member) -> CheckpointFinding | None:
+    """What is wrong with a description whose bytes are what was written: without it the model can't be built."""
+    if member.name not in {_METADATA, _CONFIG}:
         return None
+    place = (member.offset, member.stored_bytes)
+    if member.size_bytes > _DESCRIPTION_BYTES:
+        return warning(source, "not-followed", f"{member.name} of {member.size_bytes} bytes was not parsed", *place)
+    try:
+        found = json.loads(beginning(source, member, member.size_bytes))
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return None
+    return error(source, "description", Verdict.CORRUPT, f"{member.name} is not the JSON object that it should be",
+                 *place)
+
+
+def _unpacked(source: Source, member: Member) -> Reading | None:
+    """The reading of packed weights, of which no tensor has a place in the file; None where they are too large."""
+    if member.size_bytes > HELD_BYTES or not member.name.endswith(".h5"):
+        return None
+    held = beginning(source, member, member.size_bytes)
+    reading, _ = hdf5.examine(BytesSource(held, source.name), 0, True)
+    return replace(reading,
+                   findings=tuple(replace(finding, offset=member.offset, length=member.stored_bytes)
+                                  for finding in reading.findings),
+                   tensors=tuple(replace(tensor, blocks=()) for tensor in reading.tensors))
+
+
+def _weights(source: Source, member: Member, proven: bool) -> Reading | None:
+    """The reading of a member with weights; None for others."""
+    if member.end > source.size_bytes:
+        return None
+    if member.method != STORED:
+        return _unpacked(source, member) if proven else None
     window = Window(source, member.offset, member.stored_bytes)
     if member.name.endswith(".h5"):
         reading, _ = hdf5.examine(window, member.offset, proven)

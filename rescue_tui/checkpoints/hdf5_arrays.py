@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rescue_tui.checkpoints.hdf5_file import HdfFile
+from rescue_tui.checkpoints.hdf5_file import HdfFile, Later
 from rescue_tui.checkpoints.hdf5_wire import Fields, HdfError, NotFollowedError
 from rescue_tui.checkpoints.limits import TENSORS
 
@@ -92,11 +92,14 @@ def fixed(file: HdfFile, address: int) -> Iterator[Slot]:
     pages = -(-count // page)
     bitmap = array.block(data, -(-pages // 8), b"FADB").take(-(-pages // 8))
     at = data + array.prefix_bytes() + len(bitmap) + _CHECKSUM_BYTES
+    later = Later()
     for number in range(pages):
         here = min(page, count - number * page)
         if _bit(bitmap, number):
-            yield from array.page(at, number * page, here)
+            with later:
+                yield from array.page(at, number * page, here)
         at += here * element_bytes + _CHECKSUM_BYTES
+    later.close()
 
 
 def _bit(bitmap: bytes, number: int) -> bool:
@@ -143,11 +146,11 @@ def _index_block(array: _Array, growth: _Growth, address: int, bits: int, used: 
     # The index block has no place in the array: its prefix lacks it.
     block = _Array(array.file, array.address, array.client, array.element_bytes).block(address, size, b"EAIB")
     yield from array.slots(block, 0, growth.direct)
-    first, met = growth.direct, 0
+    first, met, later = growth.direct, 0, Later()
     for number in range(supers):
         blocks, elements = 1 << number // 2, growth.smallest << (number + 1) // 2
         if first >= used and number >= without:
-            return
+            break
         if number < without:
             start = first
             for _ in range(blocks):
@@ -155,13 +158,16 @@ def _index_block(array: _Array, growth: _Growth, address: int, bits: int, used: 
                 if data is not None:
                     # The library counts these blocks from the index block's first one, not from the super block's.
                     named = start - growth.direct + met * elements
-                    yield from _data_block(array, growth, data, first, elements, None, named)
+                    with later:
+                        yield from _data_block(array, growth, data, first, elements, None, named)
                 first, met = first + elements, met + 1
             continue
         above = block.address()
         if above is not None:
-            yield from _super_block(array, growth, above, first, blocks, elements)
+            with later:
+                yield from _super_block(array, growth, above, first, blocks, elements)
         first += blocks * elements
+    later.close()
 
 
 def _super_block(array: _Array, growth: _Growth, address: int, first: int, blocks: int,
@@ -171,12 +177,15 @@ def _super_block(array: _Array, growth: _Growth, address: int, first: int, block
     block = array.block(address, blocks * (map_bytes + array.file.superblock.address_bytes), b"EASB",
                         first - growth.direct)
     bitmap = block.take(blocks * map_bytes)
+    later = Later()
     for number in range(blocks):
         data = block.address()
         if data is not None:
             there = [_bit(bitmap, number * pages + page) for page in range(pages)] if pages else None
-            yield from _data_block(array, growth, data, first, elements, there)
+            with later:
+                yield from _data_block(array, growth, data, first, elements, there)
         first += elements
+    later.close()
 
 
 def _data_block(array: _Array, growth: _Growth, address: int, first: int, elements: int,

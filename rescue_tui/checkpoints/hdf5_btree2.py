@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rescue_tui.checkpoints.hdf5_file import HdfFile
+from rescue_tui.checkpoints.hdf5_file import HdfFile, Later
 from rescue_tui.checkpoints.hdf5_wire import Fields, HdfError
 
 LINKS, ATTRIBUTES, CHUNKS, FILTERED_CHUNKS = 5, 8, 10, 11
@@ -82,11 +82,14 @@ def _node(file: HdfFile, shape: _Shape, address: int, count: int, depth: int) ->
     if not depth:
         yield from held
         return
+    later = Later()
     for index in range(count + 1):
         child, below = node.address(), node.odd_number(shape.count_bytes)
         node.take(shape.total_bytes[depth - 1])
-        if child is None:
-            raise HdfError("a B-tree has a hole", node.at)
-        yield from _node(file, shape, child, below, depth - 1)
+        with later:
+            if child is None:
+                raise HdfError("a B-tree has a hole", node.at)
+            yield from _node(file, shape, child, below, depth - 1)
         if index < count:
             yield held[index]
+    later.close()

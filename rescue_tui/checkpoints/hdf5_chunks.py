@@ -6,7 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rescue_tui.checkpoints import hdf5_arrays, hdf5_btree2
 from rescue_tui.checkpoints.hdf5_arrays import Slot
@@ -171,6 +171,11 @@ def _listed(hdf: Hdf, data: ChunkedData, layout: Layout, most: Sequence[int | No
     except EndOfBytes:
         data.find(error(source, *hdf.gone(), f"the index of {name}'s chunks lies beyond the end of the file",
                         source.size_bytes + shift, None, (name,)))
+    except UnreadableBytes as trouble:
+        data.find(replace(unreadable(source, trouble, shift), tensors=(name,)))
+    except HdfError as trouble:
+        data.find(error(source, "checksum-mismatch" if trouble.checksum else "structure", Verdict.CORRUPT,
+                        f"the index of {name}'s chunks: {trouble.summary}", trouble.offset + shift, None, (name,)))
     return chunks
 
 
@@ -263,7 +268,7 @@ def _part(hdf: Hdf, data: ChunkedData, chunk: Chunk, used: tuple[Filter, ...], e
         data.find(error(source, code, verdict, f"the file ends inside or before a chunk of {data.name}", *place))
     except UnreadableBytes as trouble:
         proof = Proof.DAMAGED
-        data.find(unreadable(source, trouble, shift))
+        data.find(replace(unreadable(source, trouble, shift), tensors=name))
     except HdfError as trouble:
         proof = Proof.DAMAGED
         data.find(error(source, "checksum-mismatch" if trouble.checksum else "structure", Verdict.CORRUPT,

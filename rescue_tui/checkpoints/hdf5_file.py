@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rescue_tui.checkpoints.hdf5_wire import SIGNATURE, Fields, HdfError, checked
 from rescue_tui.checkpoints.model import Verdict
-from rescue_tui.checkpoints.source import EndOfBytes, Source
+from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes
 
 # Every node, message and entry takes this many bytes and is met once: more means that places are met again.
 LEAST_BYTES = 8
@@ -80,9 +80,33 @@ def _superblock(source: Source, at: int) -> Superblock:
         raise EndOfBytes(at, 96, source.size_bytes) from None
     if root is None or base is None:
         raise HdfError("the superblock has no root group", at)
-    # A user block that was put in front later (h5jam) moved everything: the superblock's own place is the base.
+    # 0 where a user block was put in front later and moved everything.
+    if base not in {0, at}:
+        raise HdfError(f"the superblock at {at} says that the file begins at {base}", at)
     return Superblock(version, at, None if end is None else end - base + at, root, flags, *sizes,
                       extension if version >= 2 else None)
+
+
+class Later:
+    """What breaks one part does not hide those beside it: the first trouble is kept, and raised behind the last one."""
+
+    def __init__(self) -> None:
+        self.trouble: HdfError | EndOfBytes | UnreadableBytes | None = None
+
+    def __enter__(self) -> None:
+        """A part begins."""
+
+    def __exit__(self, kind: type[BaseException] | None, trouble: BaseException | None, trace: object) -> bool:
+        """A part ends, perhaps early."""
+        if not isinstance(trouble, (HdfError, EndOfBytes, UnreadableBytes)):
+            return False
+        self.trouble = self.trouble or trouble
+        return True
+
+    def close(self) -> None:
+        """Behind the last part."""
+        if self.trouble is not None:
+            raise self.trouble
 
 
 class HdfFile:

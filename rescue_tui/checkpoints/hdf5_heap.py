@@ -5,12 +5,14 @@ Source: HDF5 File Format Specification 3.0, section III.G.
 
 from __future__ import annotations
 
+import struct
+
 from rescue_tui.checkpoints.hdf5_btree2 import bytes_for
 from rescue_tui.checkpoints.hdf5_file import LEAST_BYTES, STRUCTURE_BYTES, HdfFile
 from rescue_tui.checkpoints.hdf5_wire import Fields, HdfError, NotFollowedError, lookup3
 
 _MANAGED, _HUGE, _TINY = 0, 1, 2
-_CHECKSUM_BYTES = 4
+_CHECKSUM = struct.Struct("<I")
 _WIDTH = 1024
 _HEAP_BITS = 64
 
@@ -99,7 +101,7 @@ class FractalHeap:
         if not 0 < rows <= _HEAP_BITS:
             raise HdfError(f"a block of a heap has {rows} rows", sizes.base + address)
         length = 4 + 1 + sizes.address_bytes + self.offset_bytes + rows * self.width * sizes.address_bytes
-        block = self.file.read_checked(address, length + _CHECKSUM_BYTES, b"FHIB")
+        block = self.file.read_checked(address, length + _CHECKSUM.size, b"FHIB")
         self._owner(block, start)
         for row in range(rows):
             size = self._row_bytes(row)
@@ -127,12 +129,12 @@ class FractalHeap:
         raw = self.file.read(address, size)
         block = Fields(raw.data, raw.at, sizes.address_bytes, sizes.length_bytes)
         block.expect(b"FHDB")
-        self._owner(block, start)
         if self.checksummed:
-            at = block.position
-            stored = block.number(_CHECKSUM_BYTES)
-            found = lookup3(raw.data[:at] + bytes(_CHECKSUM_BYTES) + raw.data[at + _CHECKSUM_BYTES :])
+            at = 4 + 1 + sizes.address_bytes + self.offset_bytes
+            (stored,) = _CHECKSUM.unpack(raw.data[at : at + _CHECKSUM.size].ljust(_CHECKSUM.size, b"\0"))
+            found = lookup3(raw.data[:at] + bytes(_CHECKSUM.size) + raw.data[at + _CHECKSUM.size :])
             if found != stored:
                 raise HdfError(f"a heap's block has the checksum {found:08x}, the file says {stored:08x}", raw.at, True)
+        self._owner(block, start)
         self.blocks[start] = raw.data
         return raw.data

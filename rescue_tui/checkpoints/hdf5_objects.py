@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rescue_tui.checkpoints import hdf5_btree2
-from rescue_tui.checkpoints.hdf5_file import LEAST_BYTES, STRUCTURE_BYTES, HdfFile
+from rescue_tui.checkpoints.hdf5_file import LEAST_BYTES, STRUCTURE_BYTES, HdfFile, Later
 from rescue_tui.checkpoints.hdf5_heap import FractalHeap
 from rescue_tui.checkpoints.hdf5_messages import (
     Datatype,
@@ -59,7 +59,7 @@ class Object:
     links: list[tuple[str, int]] = field(default_factory=list)  # names and addresses of headers
     symbols: tuple[int, int] | None = None
     dense_links: tuple[int, int] | None = None  # a heap and a B-tree over it
-    dense_attributes: tuple[int, int] | None = None
+    more_attributes: tuple[int, int] | None = None
 
 
 class Hdf(HdfFile):
@@ -88,17 +88,21 @@ class Hdf(HdfFile):
             address, tree = parent.dense_links
             heap = FractalHeap(self, address)
             parent.checksummed = parent.checksummed and heap.checksummed
-            for record in hdf5_btree2.records(self, tree, hdf5_btree2.LINKS):
-                record.take(4)  # the name's hash
-                link = self._link(heap.object(record.take(record.left)))
-                if link is not None:
-                    yield link
+            later = Later()
+            with later:
+                for record in hdf5_btree2.records(self, tree, hdf5_btree2.LINKS):
+                    record.take(4)  # the name's hash
+                    link = None
+                    with later:
+                        link = self._link(heap.object(record.take(record.left)))
+                    if link is not None:
+                        yield link
+            later.close()
 
-    def attributes(self, parent: Object) -> Iterator[str]:
-        """Names of an object's attributes."""
-        yield from parent.attributes
-        if parent.dense_attributes is not None:
-            address, tree = parent.dense_attributes
+    def dense_attributes(self, parent: Object) -> Iterator[str]:
+        """Names of attributes that are too many for the header."""
+        if parent.more_attributes is not None:
+            address, tree = parent.more_attributes
             heap = FractalHeap(self, address)
             for record in hdf5_btree2.records(self, tree, hdf5_btree2.ATTRIBUTES):
                 identifier, flags = record.take(8), record.number(1)
@@ -206,7 +210,7 @@ class Hdf(HdfFile):
         elif kind == _ATTRIBUTE_INFO:
             body.take(1)
             body.take(2 if body.number(1) & 1 else 0)
-            made.dense_attributes = _pair(body)
+            made.more_attributes = _pair(body)
         elif kind == _ATTRIBUTE:
             made.attributes.append(attribute(body))
 
@@ -256,22 +260,29 @@ class Hdf(HdfFile):
         return self.read(data, size)
 
     def _symbols(self, tree: int, names: Fields) -> Iterator[tuple[str, int]]:
-        for node in self._group_nodes(tree, None):
-            head = self.read(node, 8)
-            head.expect(b"SNOD")
-            head.take(2)
-            count = head.number(2)
-            self.charge(1 + count, head.at)
-            width = 2 * self.superblock.address_bytes + 24
-            body = self.read(node + 8, count * width)
-            for _ in range(count):
-                entry = body.part(width)
-                name, address = entry.number(entry.address_bytes), entry.address()
-                end = names.data.find(b"\0", name)
-                if name >= len(names.data) or end < 0 or end - name > NAME_BYTES or end == name:
-                    raise HdfError("a name is not in its heap", entry.at)
-                if address is not None:
-                    yield decode(names.data[name:end]), address
+        later = Later()
+        with later:
+            for node in self._group_nodes(tree, None):
+                with later:
+                    yield from self._symbol_node(node, names)
+        later.close()
+
+    def _symbol_node(self, node: int, names: Fields) -> Iterator[tuple[str, int]]:
+        head = self.read(node, 8)
+        head.expect(b"SNOD")
+        head.take(2)
+        count = head.number(2)
+        self.charge(1 + count, head.at)
+        width = 2 * self.superblock.address_bytes + 24
+        body = self.read(node + 8, count * width)
+        for _ in range(count):
+            entry = body.part(width)
+            name, address = entry.number(entry.address_bytes), entry.address()
+            end = names.data.find(b"\0", name)
+            if name >= len(names.data) or end < 0 or end - name > NAME_BYTES or end == name:
+                raise HdfError("a name is not in its heap", entry.at)
+            if address is not None:
+                yield decode(names.data[name:end]), address
 
     def _node(self, address: int, kind: int, above: int | None) -> tuple[int, int]:
         """Level and entries of a B-tree's node; levels must fall, so that no loop is followed."""
@@ -287,31 +298,37 @@ class Hdf(HdfFile):
         level, entries = self._node(address, 0, above)
         skip = 8 + 2 * self.superblock.address_bytes
         body = self.read(address + skip, entries * (self.superblock.length_bytes + self.superblock.address_bytes))
+        later = Later()
         for _ in range(entries):
             body.length()
             child = body.address()
-            if child is None:
-                raise HdfError("a B-tree has a hole", body.offset)
-            if level:
-                yield from self._group_nodes(child, level)
-            else:
-                yield child
+            with later:
+                if child is None:
+                    raise HdfError("a B-tree has a hole", body.offset)
+                if level:
+                    yield from self._group_nodes(child, level)
+                else:
+                    yield child
+        later.close()
 
     def _chunk_node(self, address: int, rank: int, above: int | None) -> Iterator[Chunk]:
         level, entries = self._node(address, 1, above)
         skip = 8 + 2 * self.superblock.address_bytes
         width = 8 + 8 * (rank + 1) + self.superblock.address_bytes
         body = self.read(address + skip, entries * width)
+        later = Later()
         for _ in range(entries):
             length, mask = body.number(4), body.number(4)
             origin = tuple(body.number(8) for _ in range(rank + 1))[:-1]
             child = body.address()
-            if child is None:
-                raise HdfError("a B-tree of chunks has a hole", body.offset)
-            if level:
-                yield from self._chunk_node(child, rank, level)
-            else:
-                yield Chunk(origin, self.superblock.base + child, length, mask)
+            with later:
+                if child is None:
+                    raise HdfError("a B-tree of chunks has a hole", body.offset)
+                if level:
+                    yield from self._chunk_node(child, rank, level)
+                else:
+                    yield Chunk(origin, self.superblock.base + child, length, mask)
+        later.close()
 
 
 def _pair(body: Fields) -> tuple[int, int] | None:

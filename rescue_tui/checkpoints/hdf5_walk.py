@@ -137,17 +137,17 @@ class Walker:
     def _object(self, path: str, address: int, depth: int) -> None:
         survey = self.survey
         found = self.hdf.object(address)
-        survey.sign = survey.sign or any(name in _ATTRIBUTES for name in self.hdf.attributes(found))
-        if found.layout is not None:
-            survey.covered = survey.covered and found.checksummed
-            self._dataset(path, found)
-            return
         try:
+            if found.layout is not None:
+                self._dataset(path, found)
             for name, child in self.hdf.children(found):
                 survey.sign = survey.sign or name in _PARTS
                 self._visit(f"{path}.{name}" if path else name, child, depth + 1)
         finally:
             survey.covered = survey.covered and found.checksummed and found.symbols is None
+            survey.sign = survey.sign or not _ATTRIBUTES.isdisjoint(found.attributes)
+        for name in self.hdf.dense_attributes(found):
+            survey.sign = survey.sign or name in _ATTRIBUTES
 
     def _dataset(self, path: str, found: Object) -> None:
         survey = self.survey

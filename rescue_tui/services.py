@@ -22,7 +22,7 @@ from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord
 from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.snapshot import Snapshot
-from rescue_tui.jobs.casefolder import CaseFolder
+from rescue_tui.jobs.casefolder import CaseFolder, images_in
 from rescue_tui.jobs.collection import collect
 from rescue_tui.jobs.extracting import ExtractAnswer, extract
 from rescue_tui.jobs.imaging import ImagingOptions, make_plan
@@ -110,6 +110,10 @@ class Services:
         """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged."""
         await self.destinations.release(await self.snapshot(), disk)
 
+    async def destination_space(self, to: Path) -> DestinationSpace:
+        """The space where ``to`` will lie; PolicyRefusal when that is on no granted and mounted destination."""
+        return await self.destinations.space_at(await self.snapshot(), to)
+
     def destination_states(self) -> tuple[DestinationState, ...]:
         """Granted disks with mount point and free space."""
         return self.destinations.states()
@@ -196,9 +200,13 @@ class Services:
         return await self._stoppable(lambda stop: scan_paths(paths, options, tick, stop))
 
     async def extract_checkpoints(self, paths: Sequence[Path], to: Path, only: Collection[Verdict],
-                                  tick: ScanTick | None = None, copy_tick: ScanTick | None = None) -> ExtractAnswer:
-        """Scan, then copy the checkpoints with these verdicts below ``to``; cancelling it leaves partial files."""
-        return await self._stoppable(lambda stop: extract(paths, to, only, tick, stop, copy_tick))
+                                  tick: ScanTick | None = None, copy_tick: ScanTick | None = None,
+                                  root: Path | None = None) -> ExtractAnswer:
+        """Scan, then copy the checkpoints with these verdicts below ``to``; cancelling it leaves partial files.
+
+        ``root``: the paths are rows of a scan of this directory, and only these rows are copied.
+        """
+        return await self._stoppable(lambda stop: extract(paths, to, only, tick, stop, copy_tick, root))
 
     async def salvage_checkpoint(self, path: Path, to: Path, tick: ScanTick | None = None) -> SalvageAnswer:
         """Copy the good tensors of one checkpoint into a new file in ``to``; cancelling it leaves a partial file."""
@@ -222,6 +230,13 @@ class Services:
         """Mount an image file (or a device) read-only with the right options for its file system."""
         return await self.mounts.mount(await self.snapshot(), target, at, part=part)
 
+    async def mount_view(self, target: str, *, part: int | None = None) -> MountedImage:
+        """As `mount`, at a directory of the session's own; what is mounted there already is returned as it is."""
+        at = self.workspace.view_dir(target, part)
+        self.workspace.ensure("views")
+        there = next((image for image in self.mounts.mounted() if image.at == str(at)), None)
+        return there or await self.mount(target, at, part=part)
+
     async def unmount(self, at: Path) -> None:
         """Unmount what `mount` mounted and detach its loop device."""
         await self.mounts.unmount(at)
@@ -229,6 +244,11 @@ class Services:
     def mounted(self) -> tuple[MountedImage, ...]:
         """What `mount` mounted."""
         return self.mounts.mounted()
+
+    def images(self) -> tuple[Path, ...]:
+        """Images, complete and partial, of all jobs and of every case folder on a mounted destination."""
+        cases = [Path(record.case) for record in self.jobs.records() if record.case]
+        return images_in(cases, [Path(state.mount_point) for state in self.destinations.states() if state.mount_point])
 
     # journal -------------------------------------------------------------------------------------------------------
     def journal_tail(self, count: int = 200) -> tuple[JournalEntry, ...]:

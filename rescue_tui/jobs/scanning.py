@@ -128,9 +128,10 @@ def _unit_with(tree: Tree, path: str) -> Unit:
 
 def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None, stop: Event | None = None,
                processes: int | None = None, root: Path | None = None) -> ScanAnswer:
-    """Judge everything at the paths. ``tick`` gets what is read, bytes read and bytes in all; ``root`` as in `start_of`.
+    """Judge everything at the paths. ``tick`` gets what is read, bytes read and bytes in all.
 
-    ``stop`` ends it early: then ScanStopped is raised. Raises UsageError, CommandError, and OSError for the root.
+    ``root`` as in `start_of`. ``stop`` ends it early: then ScanStopped is raised. Raises UsageError, CommandError, and
+    OSError for the root.
     """
     start = start_of(paths, root)
     meter = _Meter(tick or _unheard, stop or Event())

@@ -218,8 +218,8 @@ def _say_extracted(page: Page, answer: ExtractAnswer) -> None:
     size = human_bytes(sum(copied.size_bytes for copied in answer.files))
     there = sum(copied.was_there for copied in answer.files)
     page.pair("Copied", f"{plural(len(answer.files), 'file')}, {size}{f'; {there} were there already' * bool(there)}")
-    page.pair("To", answer.to)
-    page.pair("Manifest", answer.manifest)
+    if answer.manifest:
+        page.pair("Manifest", f"{answer.manifest.rpartition('/')[2]}; sha256sum -c checks the copy on any machine")
     for item in answer.checkpoints[:_SHOWN]:
         page.say(f"{'whole    ' if item.complete else 'NOT WHOLE'}  {verdict_words(item.row.verdict)}  {item.row.path}",
                  "" if item.complete else "bold red")
@@ -238,7 +238,6 @@ def _say_salvaged(page: Page, answer: SalvageAnswer) -> None:
     else:
         page.say("NOTHING could be saved.", "bold red")
     page.pair("Proven", f"{proven} by checksums; {len(chosen.kept) - proven} whole, without a checksum")
-    page.pair("To", answer.to)
     for name in answer.files:
         page.pair("Written", name)
     for one in answer.borrowed:

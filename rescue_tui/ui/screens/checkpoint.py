@@ -101,7 +101,6 @@ Below stand the full name, where its bytes lie, and the findings on it.
 """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "Find"),
-        Binding("escape", "clear", "Back"),
     ]
 
     def __init__(self, bridge: Bridge, safe: Safe, row: Checkpoint) -> None:
@@ -198,11 +197,11 @@ Below stand the full name, where its bytes lie, and the findings on it.
         self.table.focus()
         self.redraw()
 
-    def action_clear(self) -> None:
+    def action_back(self) -> None:
         """Show all again; without a filter, one screen back."""
         find = self.query_one("#find", PlainInput)
         if not (self.wanted or find.display):
-            self.action_back()
+            super().action_back()
             return
         find.value = ""
         find.display = False

@@ -62,7 +62,8 @@ class CheckpointsScreen(StasisScreen):
     SHOWS_FIGURES = False
     HELP = """
 Every checkpoint below one directory, judged from its bytes; nothing is loaded
-or executed. The newest good save of a run stands first, newer ones below it.
+or executed. The newest good save of a run stands first, with a *, the others
+follow from the newest to the oldest.
 
   Enter  everything about a save      t   its tensors
   Space  mark (several)               e   extract: copy the marked saves, or
@@ -163,13 +164,14 @@ read. They end with this program: stay until they have ended.
         scanning, answer = self.scanning, self.answer
         if scanning is not None:
             place = scanning.place
-            lines = [f"{bar(place.percent, _BAR_WIDTH)} {place_words(place)}", f"reading {place.name or '...'}"]
+            lines = [f"{bar(place.percent, _BAR_WIDTH)} {place_words(place)}", f"now: {place.name or '...'}"]
         elif answer is not None:
             lines = [newest_words(answer.scan)]
             hidden = len(answer.scan.checkpoints) - SHOWN_ROWS
             lines += [f"{hidden} more saves are not shown: `stasis checkpoints scan` lists them"] * (hidden > 0)
-            lost = len(answer.scan.findings)
-            lines += [f"{plural(lost, 'place')} can't be looked at: {answer.scan.findings[0].file}"] * bool(lost)
+            if answer.scan.findings:
+                lines.append(f"{plural(len(answer.scan.findings), 'place')} can't be looked at, as "
+                             f"{answer.scan.findings[0].file or '.'}")
         elif self._problem is not None and self._problem.state is WorkState.CANCELLED:
             lines = ["The scan was cancelled."]
         else:
@@ -224,12 +226,12 @@ read. They end with this program: stay until they have ended.
         if self.scanning is not None:
             if self.scanning.state is WorkState.CANCELLING:
                 return "CANCELLING. What is being read comes to its end; wait."
-            return "Scanning: only reading, nothing is executed. x cancels. Esc leaves it running."
+            return "Scanning: nothing is written or executed. x cancels. Esc leaves it running."
         if active is not None:
             return f"The {active.kind.value} is RUNNING. p shows how far it is. Stay in Stasis until it has ended."
         answer = self.answer
         if answer is None:
-            return "r scans this directory: only reading, nothing is executed."
+            return "r scans this directory: nothing is written or executed."
         if self.marked:
             return f"{plural(len(self.marked), 'save')} marked. e copies them to the destination. Space unmarks."
         row = self.save_under_cursor()

@@ -61,25 +61,20 @@ class CheckpointsScreen(StasisScreen):
     NAME = "Checkpoints"
     SHOWS_FIGURES = False
     HELP = """
-Every checkpoint below one directory, judged from its bytes; nothing is loaded
-or executed. The newest good save of a run stands first, with a *, the others
-follow from the newest to the oldest.
+Every checkpoint below a directory, judged from its bytes; none is executed.
+In each run the newest good save stands first (*), then newest to oldest.
 
-  Enter  everything about a save      t   its tensors
-  Space  mark (several)               e   extract: copy the marked saves, or
-  s      salvage: the good tensors        this one, to the destination
-         of a damaged save            p   how far the copy is, or its end
-  r      scan again                   n   scan again, look for NaN and Inf
-  x      cancel the scan
+  Enter  all about a save   t  its tensors    Space  mark    r  scan again
+  e   extract: copy the marked saves, or this one      n  scan for NaN, Inf too
+  s   salvage: the good tensors of a damaged save      x  cancel the scan
+  p   how far the copy is, or how it ended
 
 ++ verified      whole, and checksums that matched cover every byte
 +  intact        whole and well formed, some bytes have no checksum
 ?  UNCOMMITTED   the data is there, the writer never said it was complete
 !  INCONSISTENT  parts of different saves
 X  INCOMPLETE, CORRUPT, EMPTY, FOREIGN (something else by that name)
-
-Extract and salvage write to the granted destination only, never to what is
-read. They end with this program: stay until they have ended.
+Copies go to the granted destination only, and end with this program.
 """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "tensors", "Tensors"),
@@ -100,6 +95,7 @@ read. They end with this program: stay until they have ended.
         self._wide = False
         self._problem: Work | None = None
         self._drawn: object = None
+        self._cursor_for: ScanAnswer | None = None
         self._runs: dict[str, Run] = {}
         self._rows: dict[str, Checkpoint] = {}
 
@@ -153,6 +149,9 @@ read. They end with this program: stay until they have ended.
             self._runs.clear()
             self._rows.clear()
             self.table.show_rows(self._all_rows(answer) if answer is not None else [])
+            if answer is not None and answer is not self._cursor_for:
+                self._cursor_for = answer
+                self.table.go_to(f"save {answer.scan.newest_good}")
         count = "" if answer is None else (f"{plural(len(answer.scan.checkpoints), 'save')} in "
                                            f"{plural(len(answer.scan.runs), 'run')}, ")
         self.set_title(f"Checkpoints: {count}{self.label}")

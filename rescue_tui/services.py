@@ -16,7 +16,7 @@ from typing import TypeVar
 from rescue_tui.checkpoints.model import Options, Verdict
 from rescue_tui.core.access import GateDecision, Role, WriteGrant
 from rescue_tui.core.device import Disk, Health
-from rescue_tui.core.errors import DeviceError
+from rescue_tui.core.errors import DeviceError, PolicyRefusal
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord
@@ -107,8 +107,22 @@ class Services:
         return space
 
     async def release_destination(self, disk: Disk) -> None:
-        """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged."""
+        """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged.
+
+        PolicyRefusal while images on it are mounted, or something writes there.
+        """
+        await asyncio.to_thread(self._refuse_mounted_images, disk)
         await self.destinations.release(await self.snapshot(), disk)
+
+    def _refuse_mounted_images(self, disk: Disk) -> None:
+        points = [state.mount_point for state in self.destinations.states()
+                  if state.device_id == disk.id and state.mount_point]
+        used = [image.at for image in self.mounts.mounted()
+                if any(Path(image.target).is_relative_to(point) for point in points)]
+        if used:
+            raise PolicyRefusal("An image on the destination is mounted, so it was not released.",
+                                "Unmount it first: c on the devices screen, then u; or `stasis unmount DIR`.",
+                                "\n".join(used))
 
     async def destination_space(self, to: Path) -> DestinationSpace:
         """The space where ``to`` will lie; PolicyRefusal when that is on no granted and mounted destination."""

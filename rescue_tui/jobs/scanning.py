@@ -10,11 +10,12 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import Synchronized
@@ -266,7 +267,9 @@ class _Watch(Spread):
 @contextmanager
 def _quiet_interrupts() -> Iterator[None]:
     """Processes started here inherit a blocked SIGINT: Ctrl-C goes to the whole group, and we end them ourselves."""
-    resource_tracker.ensure_running()  # whoever starts it, which else happens on the way, unblocks SIGINT
+    # A full-screen program may have put something without a descriptor in the place of stderr, which the tracker wants.
+    with redirect_stderr(sys.__stderr__):
+        resource_tracker.ensure_running()  # whoever starts it, which else happens on the way, unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

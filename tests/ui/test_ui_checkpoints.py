@@ -11,6 +11,7 @@ import pytest
 
 from rescue_tui.checkpoints.model import Options
 from rescue_tui.core.errors import CommandError, DeviceError, SpaceError
+from rescue_tui.jobs import scanning
 from rescue_tui.jobs.scanning import ScanAnswer, Tick
 from rescue_tui.services import Services
 from rescue_tui.system.mounts import MountedImage
@@ -368,7 +369,11 @@ class RealScan(FakeServices):
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-async def test_a_real_scan_in_its_thread_freezes_no_key(tmp_path: Path, *, cancel: bool) -> None:
+@pytest.mark.parametrize("pool", [False, True])
+async def test_a_real_scan_freezes_no_key(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, pool: bool, cancel: bool) -> None:
+    if pool:
+        monkeypatch.setattr(scanning, "POOL_BYTES", 0)
     (tmp_path / "step_7").mkdir()
     header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
     (tmp_path / "step_7" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\x01" * 8)

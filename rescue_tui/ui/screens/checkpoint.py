@@ -111,6 +111,7 @@ Below stand the full name, where its bytes lie, and the findings on it.
         self._sorted = sorted(enumerate(row.reading.tensors), key=lambda each: (
             _WORST_FIRST.index(each[1].proof), each[0]))
         self._matching = 0
+        self._texts: list[str] = []
 
     def body(self) -> ComposeResult:
         """Table, find line, the tensor under the cursor."""
@@ -143,13 +144,17 @@ Below stand the full name, where its bytes lie, and the findings on it.
 
     def _found(self) -> Sequence[tuple[int, TensorEntry]]:
         words = self.wanted.casefold().split()
-        return [each for each in self._sorted if not words or self._matches(each[1], words)]
+        if not words:
+            return self._sorted
+        if not self._texts:
+            self._texts = [self._text(tensor) for _, tensor in self._sorted]
+        return [each for each, text in zip(self._sorted, self._texts, strict=True)
+                if all(word in text for word in words)]
 
-    def _matches(self, tensor: TensorEntry, words: list[str]) -> bool:
-        # As it is shown here, and as other terminals and the command line show it.
-        text = "\n".join((printable(tensor.name, None), self.safe.line(tensor.name, None), tensor.dtype,
+    def _text(self, tensor: TensorEntry) -> str:
+        """What is searched: as it is shown here, and as other terminals and the command line show it."""
+        return "\n".join((printable(tensor.name, None), self.safe.line(tensor.name, None), tensor.dtype,
                           shape_words(tensor), proof_words(tensor.proof))).casefold()
-        return all(word in text for word in words)
 
     def tensor_under_cursor(self) -> TensorEntry | None:
         """The tensor that the cursor is on."""

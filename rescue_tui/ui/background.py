@@ -19,6 +19,7 @@ from rescue_tui.jobs.salvaging import SalvageAnswer
 from rescue_tui.jobs.scanning import ScanAnswer
 
 Answer = ScanAnswer | ExtractAnswer | SalvageAnswer
+_SURE_SECONDS = 0.5
 Tick = Callable[[str, int, int], None]
 
 
@@ -42,18 +43,23 @@ class WorkState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a phase is: the file or tensor under way, bytes done and in all, seconds since the phase began."""
+    """How far a phase is: the file or tensor under way, bytes done and in all.
+
+    ``seconds`` and ``early_bytes``: since when we look, and what was done by then.
+    """
 
     phase: str = ""
     name: str = ""
     done_bytes: int = 0
     total_bytes: int = 0
     seconds: float = 0.0
+    early_bytes: int = 0
 
     @property
     def rate(self) -> float | None:
         """Bytes a second in this phase; None: not known yet."""
-        return self.done_bytes / self.seconds if self.seconds > 0 and self.done_bytes else None
+        done = self.done_bytes - self.early_bytes
+        return done / self.seconds if self.seconds >= _SURE_SECONDS and done > 0 else None
 
     @property
     def percent(self) -> float:
@@ -79,7 +85,7 @@ class Work:
     answer: Answer | None = None
     error: RescueError | None = None
     cancel: Callable[[], None] = lambda: None
-    _began: dict[str, float] = field(default_factory=dict)
+    _began: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
@@ -90,8 +96,9 @@ class Work:
         """What the work calls, from whatever thread, to tell how far this phase is."""
         def tick(name: str, done_bytes: int, total_bytes: int) -> None:
             now = time.monotonic()
+            began, early_bytes = self._began.setdefault(phase, (now, done_bytes))
             # One assignment, so that the screen never sees half of it.
-            self.place = Place(phase, name, done_bytes, total_bytes, now - self._began.setdefault(phase, now))
+            self.place = Place(phase, name, done_bytes, total_bytes, now - began, early_bytes)
         return tick
 
 

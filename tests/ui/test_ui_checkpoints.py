@@ -191,7 +191,13 @@ async def test_a_scan_can_be_cancelled_and_begun_again() -> None:
         services.hold["scan"].set()
         await s.press("n")
         await s.see("Newest good: run-a/step_200/model.pt")
-    assert called(services, "scan") == ["scan /views/a", "scan /views/a values"]
+        services.hold["scan"].clear()
+        await s.press("r")
+        await s.see("x cancels")
+        await s.press("x")
+        await s.see("The scan after that did not come to its end; this is the one before.")
+        await s.see("Newest good: run-a/step_200/model.pt")
+    assert called(services, "scan") == ["scan /views/a", "scan /views/a values", "scan /views/a"]
 
 
 async def test_a_scan_that_fails_says_why() -> None:

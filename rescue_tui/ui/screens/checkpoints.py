@@ -166,6 +166,8 @@ Copies go to the granted destination only, and end with this program.
             lines = [f"{bar(place.percent, _BAR_WIDTH)} {place_words(place)}", f"now: {place.name or '...'}"]
         elif answer is not None:
             lines = [newest_words(answer.scan)]
+            if self._problem is not None and self._problem.answer is not answer and not self._problem.active:
+                lines.append("The scan after that did not come to its end; this is the one before.")
             hidden = len(answer.scan.checkpoints) - SHOWN_ROWS
             lines += [f"{hidden} more saves are not shown: `stasis checkpoints scan` lists them"] * (hidden > 0)
             if answer.scan.findings:

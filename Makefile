@@ -4,7 +4,7 @@ SHELL := /bin/bash
 SUDO := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo --preserve-env=STASIS_CACHE,STASIS_MIRROR,STASIS_SECURITY_MIRROR)
 VENV := .venv/bin
 
-.PHONY: help run image samples check vm-test test bench clean
+.PHONY: help run image samples check vm-test test bench fuzz clean
 
 help: ## this list
 	@printf 'Stasis: a read-only rescue image for AI storage nodes\n\n'
@@ -42,6 +42,10 @@ bench: ## figures as ratios to a peer in the same run: build/bench.json (BENCH=n
 	@scripts/setup
 	@$(SUDO) scripts/build_image --if-needed
 	@$(SUDO) env PYTHONPATH=scripts $(VENV)/python -m tests.bench $(BENCH)
+
+fuzz: ## all checkpoint readers on a million mutated saves; inputs that fail are kept in build/fuzz (FUZZ="--seed 2")
+	@scripts/setup test
+	@env PYTHONPATH=scripts $(VENV)/python -m tests.fuzz $(FUZZ)
 
 clean: ## remove build/ (the cache outside the clone stays)
 	@$(SUDO) rm -rf build

@@ -117,7 +117,7 @@ def _entries(objects: Objects, places: Mapping[str, StoragePlace], pickle: Pickl
             yield TensorEntry(tensor.name, word, shape, (), Proof.DAMAGED, big)
             continue
         block = _block(tensor, place, file)
-        proof = weakest(block.proof, pickle.proof)
+        proof = weakest(place.proof, pickle.proof)
         if tensor.name in bad or _end(tensor, place) > place.length:
             proof = Proof.DAMAGED
         yield TensorEntry(tensor.name, word, shape, (replace(block, proof=proof),), proof, big)
@@ -150,7 +150,9 @@ def _block(tensor: TensorRef, place: StoragePlace, file: str) -> Block:
                  strides)
 
 
+_ORDER = {proof: index for index, proof in enumerate(Proof)}
+
+
 def weakest(*proofs: Proof) -> Proof:
     """The least that is known."""
-    order = tuple(Proof)
-    return max(proofs, key=order.index)
+    return max(proofs, key=_ORDER.__getitem__)

@@ -146,7 +146,7 @@ def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None
     count = processes or len(os.sched_getaffinity(0))
     tally = Tally()
     # Closed at once, so that what was scanned can be unmounted whoever still holds a frame of ours.
-    with closing(FileTree(start.root, meter.read, lanes=count, media=damage.media)) as tree:
+    with closing(FileTree(start.root, meter.read, media=damage.media, lanes=count)) as tree:
         rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, count)
     damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
     scan = conclude(rows, tally)
@@ -222,7 +222,7 @@ def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dic
     # Where one save is most of the work, its files are read in threads there too.
     lanes = count if max(sizes.values()) * count > sum(sizes.values()) else 1
     pool = ProcessPoolExecutor(count, context, _begin,
-                               (str(start.root), options, counter, stopped, lanes, tree.media))
+                               (str(start.root), options, counter, stopped, tree.media, lanes))
     watch = _Watch(pool, tree, options, meter, counter)
     try:
         large = [unit for unit in units if unit.layout != FILE and sizes[unit.path] >= SPREAD_BYTES]
@@ -299,8 +299,8 @@ class _Worker:
     """What one process of the pool holds."""
 
     def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent,
-                 lanes: int, media: Media) -> None:
-        self.tree = FileTree(Path(root), self.read, lanes=lanes, media=media)
+                 media: Media, lanes: int) -> None:
+        self.tree = FileTree(Path(root), self.read, media=media, lanes=lanes)
         self.options = options
         self._counter = counter
         self._stopped = stopped
@@ -321,9 +321,9 @@ class _Worker:
 _WORKERS: list[_Worker] = []
 
 
-def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, lanes: int,
-           media: Media) -> None:
-    _WORKERS[:] = [_Worker(root, options, counter, stopped, lanes, media)]
+def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, media: Media,
+           lanes: int) -> None:
+    _WORKERS[:] = [_Worker(root, options, counter, stopped, media, lanes)]
 
 
 def _call(function: Callable[[Tree, Options, Item], Result], item: Item) -> Result:

@@ -160,12 +160,12 @@ class Names:
 class FileTree:
     """A directory as `rescue_tui.checkpoints.tree.Tree`. Paths are relative to it, ``/`` between parts, ``""`` itself.
 
-    ``on_read`` is told the count of bytes after each read, always in the caller's thread; ``lanes`` is how many threads
-    may read one large file. ``media``: by device number (st_dev), what the images of the mounted file systems lack.
+    ``on_read`` is told the count of bytes after each read, always in the caller's thread. ``media``: by device number
+    (st_dev), what the images of the mounted file systems lack. ``lanes`` is how many threads may read one large file.
     Raises OSError when ``root`` is no directory.
     """
 
-    def __init__(self, root: Path, on_read: OnRead = _unheard, *, lanes: int = 1, media: Media = NO_MEDIA) -> None:
+    def __init__(self, root: Path, on_read: OnRead = _unheard, *, media: Media = NO_MEDIA, lanes: int = 1) -> None:
         self.root = root
         self.media = media
         self._on_read = on_read

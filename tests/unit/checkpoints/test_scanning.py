@@ -98,6 +98,19 @@ def test_several_processes_answer_as_one_does(many: Path, monkeypatch: pytest.Mo
     assert all(0 <= done <= total for _, done, total in ticks)
 
 
+def test_one_large_save_is_read_in_threads_wherever_it_is_read(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = bytearray(safetensors_file({"w": 5 << 20, "b": 1 << 20}))
+    large[9 << 20 : 10 << 20] = bytes(1 << 20)
+    write(many, {"run/step_20.safetensors": bytes(large)})
+    alone = scan_paths([many], Options(), processes=1)
+    assert scan_paths([many], Options(), processes=3) == alone
+    monkeypatch.setattr(scanning, "POOL_BYTES", 0)
+    assert scan_paths([many], Options(), processes=2) == alone
+    row = next(row for row in alone.scan.checkpoints if row.path == "run/step_20.safetensors")
+    assert [(finding.code, finding.offset, finding.length) for finding in row.reading.findings] == [
+        ("zero-run", 9 << 20, 1 << 20)]
+
+
 def test_stopping_ends_the_scan(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     with pytest.raises(ScanStopped):

@@ -1,0 +1,1 @@
+"""Random bytes for every reader: `python -m tests.fuzz`."""

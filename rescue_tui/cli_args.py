@@ -159,6 +159,11 @@ def _checkpoints(parser: argparse.ArgumentParser, common: _Parser) -> None:
     salvage = actions.add_parser("salvage", help=summary, description=summary, parents=[common], allow_abbrev=False)
     salvage.add_argument("path", metavar="PATH", type=Path, help="one checkpoint: a file, a directory or a prefix")
     salvage.add_argument("--to", metavar="DIR", type=Path, required=True, help="directory outside of the checkpoint")
+    for action in (scan, extract, salvage):
+        action.add_argument("--mapfile", metavar="FILE", type=Path,
+                            help="ddrescue's mapfile of the image that is mounted there (that of a case is found)")
+        action.add_argument("--map-offset", metavar="BYTES", type=_offset,
+                            help="where in the image the file system begins (a loop device and a partition tell it)")
 
 
 def _jobs(parser: argparse.ArgumentParser, common: _Parser) -> None:
@@ -194,6 +199,12 @@ def _verdicts(text: str) -> frozenset[Verdict]:
 
 def _partition(text: str) -> int:
     return _whole(text, 1, MAX_PARTITION)
+
+
+def _offset(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise argparse.ArgumentTypeError(f"a whole number of bytes is needed, not {text!r}")
+    return int(text)
 
 
 def _retries(text: str) -> int:

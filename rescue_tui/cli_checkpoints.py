@@ -17,10 +17,11 @@ from rescue_tui.checkpoints.model import Checkpoint, CheckpointFinding, Options,
 from rescue_tui.checkpoints.scan import Run, salvageable
 from rescue_tui.cli_documents import Document
 from rescue_tui.cli_output import Output
-from rescue_tui.core.errors import ExitStatus
+from rescue_tui.core.errors import ExitStatus, UsageError
 from rescue_tui.core.finding import Severity
 from rescue_tui.core.record import Plain, document, to_plain
 from rescue_tui.core.text import human_bytes, human_seconds, printable
+from rescue_tui.jobs.damage import AskedMap, KnownMap
 from rescue_tui.jobs.scanning import ScanAnswer
 from rescue_tui.services import Services
 
@@ -37,11 +38,21 @@ _SHOWN_TENSORS = 4
 async def run(services: Services, arguments: argparse.Namespace, output: Output) -> ExitStatus:
     """`checkpoints scan`: judge, print, and end with 1 when anything is not good."""
     with ScanProgress(output) as progress:
-        answer = await services.scan_checkpoints(arguments.paths, Options(values=arguments.values), progress.tick)
+        answer = await services.scan_checkpoints(arguments.paths, Options(values=arguments.values), progress.tick,
+                                                 mapfile=asked_map(arguments))
     status = status_of(answer)
     output.document(scan_document(answer))
     _print(answer, output)
     return status
+
+
+def asked_map(arguments: argparse.Namespace) -> AskedMap | None:
+    """The mapfile that was named. UsageError for an offset without one."""
+    if arguments.mapfile is None:
+        if arguments.map_offset is not None:
+            raise UsageError("--map-offset says nothing without --mapfile.", "Name the mapfile as well.")
+        return None
+    return AskedMap(arguments.mapfile.absolute(), arguments.map_offset)
 
 
 def status_of(answer: ScanAnswer) -> ExitStatus:
@@ -57,7 +68,26 @@ def scan_document(answer: ScanAnswer) -> Document:
         "checkpoints", root=answer.root, scanned_files=scan.scanned_files, scanned_bytes=scan.scanned_bytes,
         newest_good=scan.newest_good, checkpoints=[checkpoint_fields(row) for row in scan.checkpoints],
         runs=[_run_fields(found) for found in scan.runs], unopened_files=scan.unopened,
-        findings=[finding_fields(finding) for finding in scan.findings])
+        findings=[finding_fields(finding) for finding in scan.findings],
+        damage_maps=[_map_fields(known) for known in answer.maps])
+
+
+def _map_fields(known: KnownMap) -> dict[str, object]:
+    """A mapfile that was laid over the files; sizes in bytes, null where nobody can tell."""
+    return {"mount": known.mount, "mapfile": known.mapfile, "image": known.image or None,
+            "offset_bytes": known.offset_bytes, "size_bytes": known.size_bytes, "filesystem": known.filesystem,
+            "bad_bytes": known.lost.bad.total_bytes, "unread_bytes": known.lost.unread.total_bytes,
+            "in_files_bytes": known.in_files_bytes, "in_free_space_bytes": known.free_bytes,
+            "elsewhere_bytes": known.elsewhere_bytes}
+
+
+def map_line(known: KnownMap) -> str:
+    """What was never read of a mounted image, in one line."""
+    lost = known.lost
+    if not lost:
+        return f"{known.mount}: its mapfile says that every sector was read."
+    return (f"{known.mount}: {human_bytes(lost.bad.total_bytes)} on bad sectors and "
+            f"{human_bytes(lost.unread.total_bytes)} not read yet, says {known.mapfile}.")
 
 
 def checkpoint_fields(row: Checkpoint) -> dict[str, Plain]:
@@ -109,6 +139,7 @@ def _print(answer: ScanAnswer, output: Output) -> None:
             output.line()
             output.line(f"{row.path}: {row.verdict.value}")
             output.lines(lines)
+    output.lines([map_line(known) for known in answer.maps])
     output.lines([f"{finding.file or '.'}: {finding.summary}" for finding in scan.findings])
     if not scan.checkpoints:
         output.line(f"No checkpoints in {scan.scanned_files} files.")

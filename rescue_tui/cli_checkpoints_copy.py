@@ -6,7 +6,7 @@ import argparse
 
 from rescue_tui import cli_checkpoints
 from rescue_tui.checkpoints.model import Checkpoint, CheckpointFinding, Proof
-from rescue_tui.cli_checkpoints import SIGNS, ScanProgress, finding_fields
+from rescue_tui.cli_checkpoints import SIGNS, ScanProgress, asked_map, finding_fields
 from rescue_tui.cli_documents import Document
 from rescue_tui.cli_output import Output
 from rescue_tui.core.errors import ExitStatus
@@ -42,7 +42,7 @@ async def _extract(services: Services, arguments: argparse.Namespace, output: Ou
             progress.tick(name, done_bytes, total_bytes)
 
         answer = await services.extract_checkpoints(arguments.paths, arguments.to.absolute(), arguments.only,
-                                                    progress.tick, copied)
+                                                    progress.tick, copied, mapfile=asked_map(arguments))
     status = ExitStatus.GOOD if answer.good else ExitStatus.DAMAGE
     output.document(extract_document(answer, status))
     output.table(EXTRACT_HEADS, [
@@ -67,14 +67,17 @@ def extract_document(answer: ExtractAnswer, status: ExitStatus) -> Document:
                       "step": item.row.reading.step, "copied": item.complete, "files": list(item.files),
                       "bytes": item.size_bytes} for item in answer.checkpoints],
         files=[{"path": copied.path, "bytes": copied.size_bytes, "data_bytes": copied.data_bytes,
-                "sha256": copied.sha256, "was_there": copied.was_there} for copied in answer.files],
+                "sha256": copied.sha256, "was_there": copied.was_there,
+                "never_read": [{"offset": loss.offset, "length": loss.length, "bad": loss.bad}
+                               for loss in answer.lost.get(copied.path, ())]} for copied in answer.files],
         not_chosen=[{"path": row.path, "verdict": row.verdict} for row in answer.not_chosen],
         findings=[finding_fields(finding) for finding in answer.findings])
 
 
 async def _salvage(services: Services, arguments: argparse.Namespace, output: Output) -> ExitStatus:
     with ScanProgress(output) as progress:
-        answer = await services.salvage_checkpoint(arguments.path, arguments.to.absolute(), progress.tick)
+        answer = await services.salvage_checkpoint(arguments.path, arguments.to.absolute(), progress.tick,
+                                                   mapfile=asked_map(arguments))
     status = ExitStatus.GOOD if answer.whole else ExitStatus.DAMAGE
     output.document({**answer.fields, "exit": int(status)})
     output.lines(salvage_lines(answer))

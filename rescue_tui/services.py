@@ -24,6 +24,7 @@ from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.jobs.casefolder import CaseFolder
 from rescue_tui.jobs.collection import collect
+from rescue_tui.jobs.damage import AskedMap
 from rescue_tui.jobs.extracting import ExtractAnswer, extract
 from rescue_tui.jobs.imaging import ImagingOptions, make_plan
 from rescue_tui.jobs.manager import JobManager
@@ -188,21 +189,24 @@ class Services:
 
     # checkpoints ---------------------------------------------------------------------------------------------------
     async def scan_checkpoints(self, paths: Sequence[Path], options: Options,
-                               tick: ScanTick | None = None) -> ScanAnswer:
+                               tick: ScanTick | None = None, *, mapfile: AskedMap | None = None) -> ScanAnswer:
         """Judge every checkpoint at the paths, reading only; ``tick`` gets what is read, bytes read and bytes in all.
 
-        Cancelling it ends the reading.
+        The mapfile of a case's mounted image is laid over its files by itself, ``mapfile`` names another. Cancelling it
+        ends the reading.
         """
-        return await self._stoppable(lambda stop: scan_paths(paths, options, tick, stop))
+        return await self._stoppable(lambda stop: scan_paths(paths, options, tick, stop, mapfile=mapfile))
 
     async def extract_checkpoints(self, paths: Sequence[Path], to: Path, only: Collection[Verdict],
-                                  tick: ScanTick | None = None, copy_tick: ScanTick | None = None) -> ExtractAnswer:
+                                  tick: ScanTick | None = None, copy_tick: ScanTick | None = None,
+                                  *, mapfile: AskedMap | None = None) -> ExtractAnswer:
         """Scan, then copy the checkpoints with these verdicts below ``to``; cancelling it leaves partial files."""
-        return await self._stoppable(lambda stop: extract(paths, to, only, tick, stop, copy_tick))
+        return await self._stoppable(lambda stop: extract(paths, to, only, tick, stop, copy_tick, mapfile=mapfile))
 
-    async def salvage_checkpoint(self, path: Path, to: Path, tick: ScanTick | None = None) -> SalvageAnswer:
+    async def salvage_checkpoint(self, path: Path, to: Path, tick: ScanTick | None = None,
+                                 *, mapfile: AskedMap | None = None) -> SalvageAnswer:
         """Copy the good tensors of one checkpoint into a new file in ``to``; cancelling it leaves a partial file."""
-        return await self._stoppable(lambda stop: salvage(path, to, tick, stop))
+        return await self._stoppable(lambda stop: salvage(path, to, tick, stop, mapfile=mapfile))
 
     @staticmethod
     async def _stoppable(call: Callable[[Event], Result]) -> Result:

@@ -6,7 +6,7 @@ Content decides. Names decide which files are worth opening, and what is said of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -101,29 +101,36 @@ def ending(name: str) -> str:
 _ODD_WORDS = ("tmp", "temp", "part", "incomplete", "progress", "download", "aria", "saving", "writing", "unfinished",
               "lock", "metadata", "-of-", "~", ".gz", ".bz2", ".xz", ".zst", ".lz4")
 _MOST_ENDINGS = 4096
-_BY_ENDING: dict[str, Promise] = {}
 
 
-def promises(names: Sequence[str]) -> Iterator[tuple[str, Promise]]:
+class _Endings(dict[str, Promise]):
+    """What names promise by their last dot and what is behind it; by their last letter where they have no dot.
+
+    NOTHING is said only of endings that decide whatever stands before them.
+    """
+
+    def __missing__(self, tail: str) -> Promise:
+        found = promise(f"x{tail}" if tail.startswith(".") and tail != "." else "x")
+        if _WRAPPER.match(tail) or (found is Promise.NOTHING and tail[1:].lower() not in _OTHER):
+            return Promise.UNKNOWN  # what stands before it matters
+        if len(self) < _MOST_ENDINGS:
+            self[tail] = found
+        return found
+
+
+_BY_ENDING = _Endings()
+
+
+def promises(names: Sequence[str]) -> list[tuple[str, Promise]]:
     """The names that promise something, with what. Sees every file of a tree, so most are decided by their ending."""
-    nothing = Promise.NOTHING
-    text = "\n".join(names).lower()
+    nothing, known = Promise.NOTHING, _BY_ENDING
+    rest = [name for name in names if known[name[name.rfind(".") :]] is not nothing or name[:1] == "."]
+    if not rest:
+        return []
+    text = "\n".join(rest).lower()
     if any(word in text for word in _ODD_WORDS) or text.startswith(".") or "\n." in text:
-        for name in names:
-            what = promise(name)
-            if what is not nothing:
-                yield name, what
-        return
-    known = _BY_ENDING
-    for name in names:
-        last = name.rpartition(".")[2] if "." in name else ""
-        found = known.get(last)
-        if found is None:
-            found = promise(f"x.{last}" if last else "x")
-            if len(known) < _MOST_ENDINGS:
-                known[last] = found
-        if found is not nothing:
-            yield name, found
+        return [(name, what) for name in rest if (what := promise(name)) is not nothing]
+    return [(name, known[name[name.rfind(".") :]]) for name in rest]
 
 
 def promise(name: str) -> Promise:

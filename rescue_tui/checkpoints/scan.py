@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rescue_tui.checkpoints import lightning
+from rescue_tui.checkpoints import damage, lightning
 from rescue_tui.checkpoints.judge import CLAIMS, desk_of, judge_unit
 from rescue_tui.checkpoints.layouts.composite import step_of_values
 from rescue_tui.checkpoints.model import Checkpoint, CheckpointFinding, Options, Proof, Reading, Verdict, judge
@@ -83,6 +83,7 @@ def row_of(tree: Tree, unit: Unit, reading: Reading, options: Options, root_name
     step = reading.step if reading.step is not None else step_of_values(reading.values)
     if step is None:
         step = step_of_path(named)
+    reading = damage.marked(tree, reading, (*unit.parts, *(entry.path for entry in entries)))
     findings = (*reading.findings, *_committed(tree, unit, named, reading), *inspect_values(tree, options, reading))
     members = tuple(sorted({*reading.members, *unit.parts, *(entry.path for entry in entries)}))
     reading = replace(reading, step=step, findings=findings, members=members, tree=None)

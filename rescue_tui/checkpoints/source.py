@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 CHUNK_BYTES = 1 << 20
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,6 +62,62 @@ class Source(Protocol):
 
     def holes(self, offset: int, length: int) -> tuple[Span, ...]:
         """Parts of this run that the file system never allocated (SEEK_HOLE, lseek(2)); empty where unknown."""
+
+
+class Looked(NamedTuple, Generic[Found]):
+    """What a look at one piece of a run found; ``trouble`` says why there was nothing to look at, ``found`` then lies.
+
+    ``run`` is the run's place among those asked for.
+    """
+
+    run: int
+    offset: int
+    length: int
+    found: Found | None
+    trouble: UnreadableBytes | EndOfBytes | None = None
+
+
+class WideSource(Source, Protocol):
+    """A source that looks at several pieces at once."""
+
+    def look_at(self, runs: Sequence[Span], look: Callable[[memoryview], Found],
+                onward: bool) -> Iterator[Looked[Found]]:
+        """As the function `look_at`."""
+
+
+def look_at(source: Source, runs: Sequence[Span], look: Callable[[memoryview], Found],
+            onward: bool = False) -> Iterator[Looked[Found]]:
+    """What ``look`` finds in every piece of the runs, in order: pieces have at most `CHUNK_BYTES`, all but the last of
+    a run a multiple of 4 KiB.
+
+    ``look`` gets a view that is only good during the call, perhaps in another thread. What can't be read is a piece
+    with ``trouble``; it is the last of its run unless ``onward`` says to go on behind it.
+    """
+    shift, inner = 0, source
+    while isinstance(inner, Window) and all(run.offset >= 0 and run.end <= inner.size_bytes for run in runs):
+        start = inner.start
+        runs = [Span(run.offset + start, run.length) for run in runs]
+        shift, inner = shift + start, inner.outer
+    # By the name: to ask a protocol takes as long as a small file's sum.
+    wide: Callable[..., Iterator[Looked[Found]]] | None = getattr(inner, "look_at", None)
+    for piece in wide(runs, look, onward) if wide else look_in_turn(inner, runs, look, onward):
+        yield piece._replace(offset=piece.offset - shift) if shift else piece
+
+
+def look_in_turn(source: Source, runs: Sequence[Span], look: Callable[[memoryview], Found],
+                 onward: bool) -> Iterator[Looked[Found]]:
+    """As `look_at`, one piece after the other."""
+    for index, run in enumerate(runs):
+        for start in range(run.offset, run.end, CHUNK_BYTES):
+            length = min(CHUNK_BYTES, run.end - start)
+            try:
+                data = source.read_at(start, length)
+            except (UnreadableBytes, EndOfBytes) as trouble:
+                yield Looked(index, start, length, None, trouble)
+                if not onward:
+                    break
+            else:
+                yield Looked(index, start, length, look(memoryview(data)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast
 
 from rescue_tui.checkpoints.model import CheckpointFinding, Proof, Reading, TensorEntry, Verdict
 from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes
@@ -38,7 +38,6 @@ class StoredSum(NamedTuple):
     hexadecimal: str
 
 
-@runtime_checkable
 class LookupTree(Protocol):
     """A tree that can look at one path without listing its neighbours."""
 
@@ -47,8 +46,8 @@ class LookupTree(Protocol):
 
 def entry_of(tree: Tree, path: str) -> Entry | None:
     """One entry of a tree, not followed when it is a link; None when there is none."""
-    if isinstance(tree, LookupTree):
-        return tree.entry(path)
+    if hasattr(tree, "entry"):
+        return cast("LookupTree", tree).entry(path)
     try:
         return next((entry for entry in tree.listing(path.rpartition("/")[0]) if entry.path == path), None)
     except UnreadableBytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from rescue_tui.checkpoints.layouts.hf_cache import is_snapshot, linked_blobs
 from rescue_tui.checkpoints.names import Promise, means_model, promises
@@ -27,7 +27,6 @@ _ZIP, _TAR_AT = b"PK\x03\x04", 257
 _BEGINNINGS = (_ZIP, b"GGUF", b"\x93NUMPY", b"\x89HDF\r\n\x1a\n", b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46")
 
 
-@runtime_checkable
 class NamedTree(Protocol):
     """A tree that can list names by kind without looking at each, and sizes of some."""
 
@@ -142,9 +141,15 @@ def _claimed(tree: Tree, folder: Folder, claims: Sequence[Claims]) -> list[Unit]
     return units
 
 
+def _named(tree: Tree) -> NamedTree | None:
+    """By the name: to ask a protocol takes longer than to list a small directory."""
+    return cast("NamedTree", tree) if hasattr(tree, "names") else None
+
+
 def _folder(tree: Tree, path: str, tally: Tally) -> tuple[Folder, list[tuple[str, Promise]]]:
-    if isinstance(tree, NamedTree):
-        names = tree.names(path)
+    named = _named(tree)
+    if named is not None:
+        names = named.names(path)
         directories, files, links = names.directories, names.files, names.links
     else:
         entries = tree.listing(path)
@@ -198,8 +203,9 @@ def _worth_opening(tree: Tree, directory: str, names: Sequence[str], tally: Tall
             late.append(name)
     if not late:
         return
-    if isinstance(tree, NamedTree):
-        sizes = dict(zip(late, tree.sizes(directory, late), strict=True))
+    named = _named(tree)
+    if named is not None:
+        sizes = dict(zip(late, named.sizes(directory, late), strict=True))
     else:
         sizes = {entry.name: entry.size_bytes for entry in tree.listing(directory)}
     for name in late:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from rescue_tui.checkpoints.checksums import crc32
+from rescue_tui.checkpoints.checksums import crc32, crc32_of
 from rescue_tui.checkpoints.limits import PICKLE_BYTES
 from rescue_tui.checkpoints.pickles import FaultKind, Walk, walk
-from rescue_tui.checkpoints.source import EndOfBytes, Source, UnreadableBytes
+from rescue_tui.checkpoints.source import EndOfBytes, Source, Span, UnreadableBytes
 from rescue_tui.checkpoints.torch_objects import StorageRef, storage_of
 from rescue_tui.checkpoints.zip_records import DEFLATED, STORED, Record
 
@@ -49,8 +49,22 @@ def relative(name: str) -> str:
     return name.partition("/")[2] or name
 
 
-def check_record(source: Source, record: Record, crc_used: bool, is_storage: bool) -> Checked:
-    """Read a record once. ``crc_used``: other records of the archive carry a CRC, so 0 is one of an absent payload."""
+def check_records(source: Source, records: Sequence[tuple[Record, bool]], crc_used: bool) -> list[Checked]:
+    """Read records once, each given with whether it is a storage. ``crc_used``: other records of the archive carry a
+    CRC, so 0 is one of an absent payload.
+    """
+    checked = [_unread(record, crc_used) for record, _ in records]
+    plain = [index for index, (record, _) in enumerate(records)
+             if checked[index] is None and record.method == STORED]
+    sums = dict(zip(plain, crc32_of(source, [Span(records[index][0].payload, records[index][0].stored_bytes)
+                                             for index in plain]), strict=True))
+    return [known or (_judged(record, sums[index], is_storage) if index in sums
+                      else _inflated_and_judged(source, record, is_storage))
+            for index, (known, (record, is_storage)) in enumerate(zip(checked, records, strict=True))]
+
+
+def _unread(record: Record, crc_used: bool) -> Checked | None:
+    """What is said of a record that need not be read; None for one that must be."""
     if not record.whole or not record.clear:
         return Checked(record, Check.PARTIAL)
     if record.method not in (STORED, DEFLATED):
@@ -59,12 +73,23 @@ def check_record(source: Source, record: Record, crc_used: bool, is_storage: boo
         return Checked(record, Check.MISMATCH, "its two sizes differ although it is not packed")
     if record.crc is None or (record.crc == 0 and not crc_used and record.size_bytes):
         return Checked(record, Check.NO_CHECKSUM)
+    return None
+
+
+def _inflated_and_judged(source: Source, record: Record, is_storage: bool) -> Checked:
     try:
-        actual = crc32(decoded(source, record))
-    except UnreadableBytes as error:
-        return Checked(record, Check.UNREADABLE, error.reason, error.offset, error.length)
-    except (_NotInflated, EndOfBytes) as error:
-        return Checked(record, Check.MISMATCH, str(error))
+        return _judged(record, crc32(_inflated(source, record)), is_storage)
+    except (UnreadableBytes, EndOfBytes) as trouble:
+        return _judged(record, trouble, is_storage)
+    except _NotInflated as trouble:
+        return Checked(record, Check.MISMATCH, str(trouble))
+
+
+def _judged(record: Record, actual: int | UnreadableBytes | EndOfBytes, is_storage: bool) -> Checked:
+    if isinstance(actual, UnreadableBytes):
+        return Checked(record, Check.UNREADABLE, actual.reason, actual.offset, actual.length)
+    if isinstance(actual, EndOfBytes):
+        return Checked(record, Check.MISMATCH, str(actual))
     if actual == record.crc:
         return Checked(record, Check.MATCHED)
     if record.crc == 0:

@@ -23,7 +23,7 @@ from rescue_tui.checkpoints.torch_blocks import (
     names_by_storage,
 )
 from rescue_tui.checkpoints.torch_objects import Inline, Objects, collect, some
-from rescue_tui.checkpoints.torch_payload import Check, Checked, check_record, record_bytes, relative
+from rescue_tui.checkpoints.torch_payload import Check, Checked, check_records, record_bytes, relative
 from rescue_tui.checkpoints.zeros import PayloadSpan, inspect_zeros
 from rescue_tui.checkpoints.zip_records import DEFLATED, END_MAGIC, LOCAL_MAGIC, Archive, Record, local_header
 from rescue_tui.core.finding import Severity
@@ -127,8 +127,8 @@ class _Judge:
         self.names: dict[str, tuple[str, ...]] = {}  # storage record: tensors that view it
 
     def check(self) -> None:
-        for name, record in self.by_name.items():
-            self.checked[name] = check_record(self.source, record, self.crc_used, bool(_STORAGE.match(name)))
+        records = [(record, bool(_STORAGE.match(name))) for name, record in self.by_name.items()]
+        self.checked = dict(zip(self.by_name, check_records(self.source, records, self.crc_used), strict=True))
         for name, folder in (("data.pkl", "data"), ("constants.pkl", "constants")):
             if name in self.by_name:
                 self._read_pickle(self.by_name[name], name, folder)

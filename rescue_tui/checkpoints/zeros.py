@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rescue_tui.checkpoints.model import CheckpointFinding, Verdict
-from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Source, Span, UnreadableBytes
+from rescue_tui.checkpoints.source import EndOfBytes, Source, Span, UnreadableBytes, look_at
 from rescue_tui.core.finding import Severity
 
 PAGE_BYTES = 4096
@@ -174,25 +174,15 @@ class _Inspection:
     def _zero_pages(self, start: int, end: int, segment_end: int) -> Iterator[tuple[int, int, bool]]:
         """Zero pages between two offsets; the last page of a segment may be a part of one."""
         position = -(-start // PAGE_BYTES) * PAGE_BYTES
-        while position < end:
-            length = min(CHUNK_BYTES, end - position)
-            try:
-                chunk = self.source.read_at(position, length)
-            except (UnreadableBytes, EndOfBytes):
-                yield from self._page_by_page(position, position + length)
-                position += length
-                continue
-            # The first bytes of all pages in one slice: only where one is zero is a page looked at.
-            heads = chunk[::PAGE_BYTES]
-            page = heads.find(0)
-            while page >= 0:
-                at = page * PAGE_BYTES
-                piece = chunk[at : at + PAGE_BYTES]
-                whole = len(piece) == PAGE_BYTES or position + at + len(piece) == segment_end
-                if whole and _is_zero(piece):
-                    yield position + at, position + at + len(piece), False
-                page = heads.find(0, page + 1)
-            position += length
+        if position >= end:
+            return
+        for piece in look_at(self.source, [Span(position, end - position)], _zero_pages_of, onward=True):
+            if piece.trouble is not None:
+                yield from self._page_by_page(piece.offset, piece.offset + piece.length)
+            for at, length in piece.found or ():
+                stop = piece.offset + at + length
+                if length == PAGE_BYTES or stop == segment_end:
+                    yield piece.offset + at, stop, False
 
     def _page_by_page(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         for offset in range(start, end, PAGE_BYTES):
@@ -331,6 +321,21 @@ class _Inspection:
 
 def _names(spans: Iterable[PayloadSpan]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for span in spans for name in span.tensors))
+
+
+def _zero_pages_of(view: memoryview) -> list[tuple[int, int]]:
+    """Offset and length of the pages of a piece that are zero; the last may be a part of one."""
+    # The first bytes of all pages in one slice: only where one is zero is a page looked at.
+    heads = bytes(view[::PAGE_BYTES])
+    found: list[tuple[int, int]] = []
+    page = heads.find(0)
+    while page >= 0:
+        at = page * PAGE_BYTES
+        piece = bytes(view[at : at + PAGE_BYTES])
+        if _is_zero(piece):
+            found.append((at, len(piece)))
+        page = heads.find(0, page + 1)
+    return found
 
 
 def _is_zero(piece: bytes) -> bool:

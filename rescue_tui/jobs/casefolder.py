@@ -227,7 +227,7 @@ def parse_manifest(content: bytes) -> dict[str, str]:
     """The inverse of `format_manifest`. FormatError names the first line that is wrong, or leads out of the case."""
     entries: dict[str, str] = {}
     for number, line in enumerate(content.decode("utf-8", "surrogateescape").split("\n"), start=1):
-        if not line:
+        if not line or line.startswith("#"):  # a remark, as `checkpoints extract` makes them
             continue
         escaped = line.startswith("\\")
         plain = line.removeprefix("\\")

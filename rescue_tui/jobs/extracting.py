@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from rescue_tui.checkpoints.damage import BAD, DAMAGE_CODES, PROVEN, UNREAD
 from rescue_tui.checkpoints.model import Checkpoint, CheckpointFinding, Options, Verdict
 from rescue_tui.checkpoints.names import Promise, ending, promise
 from rescue_tui.checkpoints.source import UnreadableBytes
 from rescue_tui.checkpoints.tree import Entry, Kind, walk
+from rescue_tui.core.damage import Loss, PlaceUnknown
 from rescue_tui.core.errors import PolicyRefusal, SetupError, SpaceError
 from rescue_tui.core.finding import Severity
 from rescue_tui.core.text import human_bytes, printable
 from rescue_tui.jobs import manifests
-from rescue_tui.jobs.scanning import ScanStopped, Tick, scan_paths, start_of
+from rescue_tui.jobs.damage import AskedMap
+from rescue_tui.jobs.scanning import ScanAnswer, ScanStopped, Tick, scan_paths, start_of
 from rescue_tui.system.extraction import Copied, NotCopied, copy, data_runs
 from rescue_tui.system.filetree import FileTree
 from rescue_tui.system.freshfiles import FreshDirectory, NotStored
@@ -41,7 +45,10 @@ class ExtractedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ExtractAnswer:
-    """``root`` is what all paths are relative to, as in a scan. ``manifest`` is empty when nothing was copied."""
+    """``root`` is what all paths are relative to, as in a scan. ``manifest`` is empty when nothing was copied.
+
+    ``lost``: by path, what of a file that was copied was never read from its disk.
+    """
 
     root: str
     to: str
@@ -51,6 +58,7 @@ class ExtractAnswer:
     files: tuple[Copied, ...] = ()
     findings: tuple[CheckpointFinding, ...] = ()
     manifest: str = ""
+    lost: Mapping[str, Sequence[Loss]] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -68,6 +76,8 @@ class _Copying:
     findings: list[CheckpointFinding]
     copied: dict[str, Copied] = field(default_factory=dict)
     folded: dict[str, str] = field(default_factory=dict)
+    wanted: tuple[str, ...] = ()
+    lost: dict[str, tuple[Loss, ...]] = field(default_factory=dict)
 
     def find(self, severity: Severity, code: str, words: str, path: str, offset: int | None = None,
              length: int | None = None) -> None:
@@ -75,8 +85,11 @@ class _Copying:
 
 
 def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Tick | None = None,
-            stop: Event | None = None, copy_tick: Tick | None = None) -> ExtractAnswer:
+            stop: Event | None = None, copy_tick: Tick | None = None, *,
+            mapfile: AskedMap | None = None) -> ExtractAnswer:
     """Scan the paths, then copy the checkpoints with these verdicts below ``to``, keeping relative paths.
+
+    What of a copied file was never read from its disk is told by a finding and by a remark in the manifest.
 
     ``tick`` hears of the scan, ``copy_tick`` of the copying (its bytes count twice: written and read back). ``stop``
     ends both with ScanStopped; what was copied until then is in the manifest. Raises UsageError, PolicyRefusal when
@@ -85,17 +98,24 @@ def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Ti
     start = start_of(paths)
     refuse_inside(to, [path for path in paths if path.is_dir()] or [start.root])
     halt = stop or Event()
-    answer = scan_paths(paths, Options(), tick, halt)
+    answer = scan_paths(paths, Options(), tick, halt, mapfile=mapfile)
     chosen = [row for row in answer.scan.checkpoints if row.verdict in only]
     others = tuple(row for row in answer.scan.checkpoints if row.verdict not in only)
     order = tuple(verdict for verdict in Verdict if verdict in only)
-    tree = FileTree(start.root)
     findings: list[CheckpointFinding] = list(answer.scan.findings)
     if not chosen:
         words = ", ".join(verdict.value for verdict in order)
         findings.append(CheckpointFinding(Severity.ERROR, "nothing-chosen", "None of "
                                           f"{len(answer.scan.checkpoints)} checkpoints is {words or 'chosen'}."))
         return ExtractAnswer(answer.root, str(to), order, (), others, (), tuple(findings))
+    with closing(FileTree(start.root, media=answer.media)) as tree:
+        return _copied(tree, answer, chosen, to, findings, copy_tick, halt, others, order)
+
+
+def _copied(tree: FileTree, answer: ScanAnswer, chosen: Sequence[Checkpoint], to: Path,
+            findings: list[CheckpointFinding], copy_tick: Tick | None, halt: Event, others: tuple[Checkpoint, ...],
+            order: tuple[Verdict, ...]) -> ExtractAnswer:
+    known = {(finding.file, finding.code) for row in chosen for finding in row.reading.findings}
     members = {row.path: files_of(tree, row, answer.scan.checkpoints, findings) for row in chosen}
     wanted = {entry.path: entry for entries in members.values() for entry in entries}
     try:
@@ -104,16 +124,17 @@ def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Ti
         raise SetupError(f"{printable(str(to))} can't be written to: {error.strerror}.",
                          "Name a directory on a mounted destination.") from error
     with fresh:
-        work = _Copying(tree, fresh, findings)
+        work = _Copying(tree, fresh, findings, wanted=tuple(wanted))
         sizes = _sizes(work, wanted)
         _need_room(fresh, sizes)
+        _tell_losses(work, known)
         manifest = _copy_all(work, wanted, sizes, to, copy_tick, halt)
     items = tuple(ExtractedCheckpoint(
         row, tuple(entry.path for entry in members[row.path] if entry.path in work.copied),
         sum(work.copied[entry.path].size_bytes for entry in members[row.path] if entry.path in work.copied),
         all(entry.path in work.copied for entry in members[row.path])) for row in chosen)
     return ExtractAnswer(answer.root, str(to), order, items, others, tuple(work.copied.values()), tuple(findings),
-                         str(manifest) if manifest else "")
+                         str(manifest) if manifest else "", work.lost)
 
 
 def refuse_inside(to: Path, roots: Sequence[Path]) -> None:
@@ -231,6 +252,23 @@ def _sizes(work: _Copying, wanted: dict[str, Entry]) -> dict[str, tuple[int, int
     return found
 
 
+def _tell_losses(work: _Copying, known: Collection[tuple[str, str]]) -> None:
+    """Note what was never read; a file whose verdict tells nothing of it, such as a configuration, gets a finding."""
+    for path in work.wanted:
+        try:
+            losses = work.tree.losses(path)
+        except (PlaceUnknown, UnreadableBytes):
+            continue  # the verdict tells of it, or the copy will
+        damaged = any((path, code) in known for code in DAMAGE_CODES)
+        if not losses or ((path, PROVEN) in known and not damaged):
+            continue
+        work.lost[path] = losses
+        if not damaged:
+            work.find(Severity.ERROR, BAD if losses[0].bad else UNREAD,
+                      f"{sum(loss.length for loss in losses)} bytes of {path} were never read from the disk.", path,
+                      losses[0].offset, losses[-1].end - losses[0].offset)
+
+
 def _need_room(fresh: FreshDirectory, sizes: dict[str, tuple[int, int]]) -> None:
     needed = 0
     for path, (size, data) in sizes.items():
@@ -283,7 +321,7 @@ def _copy_all(work: _Copying, wanted: dict[str, Entry], sizes: dict[str, tuple[i
                 bare += [path] if copied.undressed else []
     finally:
         sums = {path: copied.sha256 for path, copied in work.copied.items()}
-        manifest = _manifest(to, sums, wanted) if sums else None
+        manifest = _manifest(to, sums, wanted, work.lost) if sums else None
     if full is not None:
         raise full
     if bare:
@@ -292,9 +330,12 @@ def _copy_all(work: _Copying, wanted: dict[str, Entry], sizes: dict[str, tuple[i
     return manifest
 
 
-def _manifest(to: Path, sums: dict[str, str], copied: Collection[str]) -> Path:
+def _manifest(to: Path, sums: dict[str, str], copied: Collection[str],
+              lost: Mapping[str, Sequence[Loss]]) -> Path:
+    remarks = {path: [f"{'bad' if loss.bad else 'unread'} {loss.offset}+{loss.length}" for loss in losses]
+               for path, losses in lost.items() if path in sums}
     try:
-        return manifests.write(to, sums, copied)
+        return manifests.write(to, sums, copied, remarks)
     except OSError as error:
         raise SpaceError(f"The manifest can't be written: {error.strerror}.",
                          "Make room, then repeat the call: what is there and the same is not copied again.") from error

@@ -9,13 +9,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
 from rescue_tui.checkpoints.borrowing import borrowed, rebuilt_index, told_elsewhere
 from rescue_tui.checkpoints.judge import desk_of, judge_unit
-from rescue_tui.checkpoints.model import Checkpoint, Options
+from rescue_tui.checkpoints.model import Checkpoint, CheckpointFinding, Options
 from rescue_tui.checkpoints.safetensors_writer import HeaderTooLarge, Plan, plan
 from rescue_tui.checkpoints.salvage import (
     Borrowed,
@@ -26,7 +27,9 @@ from rescue_tui.checkpoints.salvage import (
     select,
 )
 from rescue_tui.checkpoints.scan import row_of
+from rescue_tui.checkpoints.source import UnreadableBytes
 from rescue_tui.checkpoints.survey import FILE, Tally
+from rescue_tui.core.damage import PlaceUnknown
 from rescue_tui.core.errors import (
     CommandError,
     DeviceError,
@@ -39,9 +42,10 @@ from rescue_tui.core.errors import (
 )
 from rescue_tui.core.record import Plain, document
 from rescue_tui.core.text import human_bytes, printable
+from rescue_tui.jobs.damage import AskedMap, damage_map
 from rescue_tui.jobs.extracting import refuse_inside
 from rescue_tui.jobs.scanning import ScanStopped, Tick, units_of
-from rescue_tui.system.filetree import FileTree
+from rescue_tui.system.filetree import FileTree, Media
 from rescue_tui.system.freshfiles import FreshDirectory, FreshFile, NotStored
 
 FILE_END, RAW_END = ".salvaged.safetensors", ".salvaged.bin"
@@ -70,8 +74,9 @@ class SalvageAnswer:
         return bool(self.chosen.kept) and not self.chosen.lost
 
 
-def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None = None) -> SalvageAnswer:
-    """Save what can be saved of the checkpoint at ``path`` into ``to``.
+def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None = None, *,
+            mapfile: AskedMap | None = None) -> SalvageAnswer:
+    """Save what can be saved of the checkpoint at ``path`` into ``to``; ``mapfile`` is as for a scan.
 
     ``tick`` gets a tensor's name, bytes done and bytes in all (each counts twice: written and read back). Raises
     UsageError when ``path`` is none or several, FormatError, PolicyRefusal when ``to`` lies within it or the files are
@@ -83,8 +88,17 @@ def salvage(path: Path, to: Path, tick: Tick | None = None, stop: Event | None =
                                      for other in _beside(path)):
         raise UsageError(f"{printable(str(path))} is not there.", "Name a checkpoint: a file, a directory or a prefix.")
     refuse_inside(to, [path] if path.is_dir() else [])
-    tree, inner = _tree_of(path, halt)
+    # Of where the checkpoint lies, which may be another file system than its siblings above.
+    damage = damage_map(path if path.is_dir() else path.parent, mapfile)
+    tree, inner = _tree_of(path, halt, damage.media)
+    with closing(tree):
+        return _salvaged(tree, inner, path, to, tick, halt, damage.findings)
+
+
+def _salvaged(tree: FileTree, inner: str, path: Path, to: Path, tick: Tick | None, halt: Event,
+              findings: tuple[CheckpointFinding, ...]) -> SalvageAnswer:
     row, loans = _judged(tree, inner, path)
+    row = replace(row, reading=replace(row.reading, findings=(*row.reading.findings, *findings)))
     chosen = select(row)
     name = _name(path, row)
     try:
@@ -114,7 +128,7 @@ def _refused(error: NotStored) -> RescueError:
     return CommandError(error.words, "Use another destination.")
 
 
-def _tree_of(path: Path, stop: Event) -> tuple[FileTree, str]:
+def _tree_of(path: Path, stop: Event, media: Media) -> tuple[FileTree, str]:
     """A tree that shows the checkpoint's siblings too, and the checkpoint's path in it."""
     real = Path(os.path.realpath(path)) if path.is_dir() else Path(os.path.realpath(path.parent)) / path.name
 
@@ -124,7 +138,7 @@ def _tree_of(path: Path, stop: Event) -> tuple[FileTree, str]:
             raise ScanStopped
 
     root = real.parents[min(_LEVELS, len(real.parents)) - 1] if real.parents else real
-    return FileTree(root, heard), "" if root == real else str(real.relative_to(root))
+    return FileTree(root, heard, media=media), "" if root == real else str(real.relative_to(root))
 
 
 def _judged(tree: FileTree, inner: str, path: Path) -> tuple[Checkpoint, tuple[Borrowed, ...]]:
@@ -149,7 +163,20 @@ def _judged(tree: FileTree, inner: str, path: Path) -> tuple[Checkpoint, tuple[B
     if loan is not None:
         reading = loan.reading
     row = row_of(tree, unit, reading, options)
-    return row, (*(loan.borrowed if loan is not None else ()), *told_elsewhere(reading))
+    return row, tuple(_doubted(tree, one) for one in (
+        *(loan.borrowed if loan is not None else ()), *told_elsewhere(reading)))
+
+
+def _doubted(tree: FileTree, one: Borrowed) -> Borrowed:
+    """A loan from a file of which parts were never read says so."""
+    try:
+        lost = tree.losses(one.file)
+    except (PlaceUnknown, UnreadableBytes):
+        return one
+    if not lost:
+        return one
+    words = "parts of that file were never read from the disk"
+    return replace(one, note=f"{one.note}; {words}" if one.note else words)
 
 
 def _name(path: Path, row: Checkpoint) -> str:

@@ -1,7 +1,7 @@
 """Scanning directories for checkpoints with all cores: the survey here, the reading in processes of their own.
 
-Small scans stay in this process, since starting others costs more than they save. A directory with many large members
-is judged here while its members are read there.
+Small scans, and scans of one save, stay in this process, where threads read its files: starting processes costs more
+than they save. A directory with many large members is judged here while its members are read there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event as SharedEvent
@@ -35,13 +35,15 @@ from rescue_tui.checkpoints.stored_sum import entry_of
 from rescue_tui.checkpoints.survey import FILE, Tally, Unit, folder_of, survey
 from rescue_tui.checkpoints.tree import Kind, Tree, walk
 from rescue_tui.core.errors import CommandError, UsageError
-from rescue_tui.system.filetree import FileTree
+from rescue_tui.jobs.damage import AskedMap, KnownMap, damage_map, with_elsewhere
+from rescue_tui.system.filetree import FileTree, Media
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Tick = Callable[[str, int, int], None]
-# Below this, one process is done before others have started: some 0.3 s, in which one reads a GiB of warm files.
-POOL_BYTES = 1 << 30
+# Below this, the threads of one process are done before other processes have started: some 0.3 s, in which two threads
+# read 4 GiB of warm files.
+POOL_BYTES = 16 << 30
 SPREAD_BYTES = 64 << 20
 _POLL_SECONDS = 0.2
 
@@ -52,10 +54,12 @@ class ScanStopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class ScanAnswer:
-    """``root`` is what the rows' paths are relative to, as it was asked for."""
+    """``root`` is what the rows' paths are relative to, as it was asked for. ``maps``: see `jobs.damage`."""
 
     root: str
     scan: Scan
+    maps: tuple[KnownMap, ...] = ()
+    media: Media = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +121,37 @@ def _unit_with(tree: Tree, path: str) -> Unit:
 
 
 def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None, stop: Event | None = None,
-               processes: int | None = None) -> ScanAnswer:
+               processes: int | None = None, *, mapfile: AskedMap | None = None) -> ScanAnswer:
     """Judge everything at the paths. ``tick`` gets what is read, bytes read and bytes in all.
 
-    ``stop`` ends it early: then ScanStopped is raised. Raises UsageError, CommandError, and OSError for the root.
+    What images are mounted there and lack is found out, ``mapfile`` is one that was named. ``stop`` ends it early: then
+    ScanStopped is raised. Raises UsageError, FormatError, DeviceError, CommandError, and OSError for the root.
     """
     start = start_of(paths)
+    damage = damage_map(start.root, mapfile)
     meter = _Meter(tick or _unheard, stop or Event())
-    tree = FileTree(start.root, meter.read)
+    count = processes or len(os.sched_getaffinity(0))
     tally = Tally()
-    units = units_of(tree, start.below, tally)
+    # Closed at once, so that what was scanned can be unmounted whoever still holds a frame of ours.
+    with closing(FileTree(start.root, meter.read, lanes=count, media=damage.media)) as tree:
+        rows = _rows(tree, start, units_of(tree, start.below, tally), options, meter, count)
+    damage = with_elsewhere(damage, start.root, lambda: meter.read(0))
+    scan = conclude(rows, tally)
+    return ScanAnswer(start.label, replace(scan, findings=(*scan.findings, *damage.findings)), damage.maps,
+                      damage.media)
+
+
+def _rows(tree: FileTree, start: Start, units: Sequence[Unit], options: Options, meter: _Meter,
+          count: int) -> list[Checkpoint]:
     sizes = {unit.path: _size(tree, unit) for unit in units}
     meter.total = sum(sizes.values())
-    count = processes or len(os.sched_getaffinity(0))
-    if count > 1 and meter.total >= POOL_BYTES:
+    if count > 1 and len(units) > 1 and meter.total >= POOL_BYTES:
         try:
             with _quiet_interrupts():
-                rows = list(_in_parallel(tree, start, units, sizes, options, meter, count))
+                return list(_in_parallel(tree, start, units, sizes, options, meter, count))
         except (OSError, EOFError):  # no processes to be had here: no /dev/shm, no more of them allowed
-            rows = list(_in_turn(tree, start, units, options, meter))
-    else:
-        rows = list(_in_turn(tree, start, units, options, meter))
-    return ScanAnswer(start.label, conclude(rows, tally))
+            pass
+    return list(_in_turn(tree, start, units, options, meter))
 
 
 def _unheard(name: str, done_bytes: int, total_bytes: int) -> None:
@@ -193,7 +206,10 @@ def _in_parallel(tree: FileTree, start: Start, units: Sequence[Unit], sizes: dic
     context.set_forkserver_preload(["__main__", __name__])
     counter = context.Value(ctypes.c_uint64)
     stopped = context.Event()
-    pool = ProcessPoolExecutor(count, context, _begin, (str(start.root), options, counter, stopped))
+    # Where one save is most of the work, its files are read in threads there too.
+    lanes = count if max(sizes.values()) * count > sum(sizes.values()) else 1
+    pool = ProcessPoolExecutor(count, context, _begin,
+                               (str(start.root), options, counter, stopped, lanes, tree.media))
     watch = _Watch(pool, tree, options, meter, counter)
     try:
         large = [unit for unit in units if unit.layout != FILE and sizes[unit.path] >= SPREAD_BYTES]
@@ -267,8 +283,9 @@ def _quiet_interrupts() -> Iterator[None]:
 class _Worker:
     """What one process of the pool holds."""
 
-    def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent) -> None:
-        self.tree = FileTree(Path(root), self.read)
+    def __init__(self, root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent,
+                 lanes: int, media: Media) -> None:
+        self.tree = FileTree(Path(root), self.read, lanes=lanes, media=media)
         self.options = options
         self._counter = counter
         self._stopped = stopped
@@ -289,8 +306,9 @@ class _Worker:
 _WORKERS: list[_Worker] = []
 
 
-def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent) -> None:
-    _WORKERS[:] = [_Worker(root, options, counter, stopped)]
+def _begin(root: str, options: Options, counter: Synchronized[int], stopped: SharedEvent, lanes: int,
+           media: Media) -> None:
+    _WORKERS[:] = [_Worker(root, options, counter, stopped, lanes, media)]
 
 
 def _call(function: Callable[[Tree, Options, Item], Result], item: Item) -> Result:

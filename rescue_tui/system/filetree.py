@@ -9,15 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
-from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Span, UnreadableBytes
+from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Found, Looked, Span, UnreadableBytes, look_in_turn
 from rescue_tui.checkpoints.tree import Entry, Kind, child
+from rescue_tui.core.damage import Extent, Loss
+from rescue_tui.system.extents import Medium, extents_of, losses_of
+from rescue_tui.system.lanes import Lanes, Reader
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -25,7 +28,11 @@ MAX_LINKS = 8
 MAX_DEPTH = 512
 MAX_KEPT = 8
 MAX_HOLES = 100_000
+# A file of this size is read at once where more than its beginning is asked for: readers ask for many small parts.
+SMALL_BYTES = 256 << 10
 OnRead = Callable[[int], None]
+Media = Mapping[int, Medium]
+NO_MEDIA: Media = MappingProxyType({})
 
 
 def _unheard(count: int) -> None:
@@ -35,11 +42,15 @@ def _unheard(count: int) -> None:
 class FileSource:
     """The bytes of one regular file (`rescue_tui.checkpoints.source.Source`). Closed when nobody holds it any more."""
 
-    def __init__(self, descriptor: int, name: str, size_bytes: int, on_read: OnRead = _unheard) -> None:
+    def __init__(self, descriptor: int, name: str, size_bytes: int, on_read: OnRead = _unheard,
+                 lanes: Lanes | None = None) -> None:
         self._descriptor = descriptor
         self.name = name
         self.size_bytes = size_bytes
         self._on_read = on_read
+        self._reader = Reader(descriptor, size_bytes, lanes or Lanes(1))
+        self._whole: bytes | None = None
+        self._reads = 0 if size_bytes <= SMALL_BYTES else -1
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def __enter__(self) -> Self:
@@ -55,6 +66,8 @@ class FileSource:
     def close(self) -> None:
         """Give the descriptor back; reading afterwards raises UnreadableBytes."""
         if self._descriptor >= 0:
+            self._reader.settle()
+            self._whole, self._reads = None, -1
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -66,6 +79,9 @@ class FileSource:
         """Exactly ``length`` bytes. Raises EndOfBytes behind the end, UnreadableBytes when the medium can't."""
         if offset < 0 or length < 0 or offset + length > self.size_bytes:
             raise EndOfBytes(offset, length, self.size_bytes)
+        if self._reads >= 0 and (whole := self._at_once()) is not None:
+            self._on_read(length)
+            return whole[offset : offset + length]
         pieces: list[bytes] = []
         done = 0
         while done < length:
@@ -80,10 +96,34 @@ class FileSource:
         self._on_read(length)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def _at_once(self) -> bytes | None:
+        """All bytes of a small file from the second read on; None when they can't be had so: each read tells why."""
+        if self._whole is None and self._reads:
+            try:
+                whole = os.pread(self._descriptor, self.size_bytes, 0)
+            except OSError:
+                whole = b""
+            if len(whole) < self.size_bytes:
+                self._reads = -1
+                return None
+            self._whole = whole
+        self._reads = 1
+        return self._whole
+
     def chunks(self, offset: int, length: int) -> Iterator[bytes]:
         """The same bytes in pieces of at most `CHUNK_BYTES`."""
         for start in range(offset, offset + length, CHUNK_BYTES):
             yield self.read_at(start, min(CHUNK_BYTES, offset + length - start))
+
+    def look_at(self, runs: Sequence[Span], look: Callable[[memoryview], Found],
+                onward: bool) -> Iterator[Looked[Found]]:
+        """As `rescue_tui.checkpoints.source.look_at`, in as many threads as the tree was opened with."""
+        if self._reads >= 0:
+            yield from look_in_turn(self, runs, look, onward)
+            return
+        for found in self._reader.look_at(runs, look, onward):
+            self._on_read(sum(piece.length for piece in found if piece.trouble is None))
+            yield from found
 
     def holes(self, offset: int, length: int) -> tuple[Span, ...]:
         """Unallocated runs within (lseek(2), SEEK_HOLE); empty where the file system doesn't tell."""
@@ -120,12 +160,16 @@ class Names:
 class FileTree:
     """A directory as `rescue_tui.checkpoints.tree.Tree`. Paths are relative to it, ``/`` between parts, ``""`` itself.
 
-    ``on_read`` is told the count of bytes after each read. Raises OSError when ``root`` is no directory.
+    ``on_read`` is told the count of bytes after each read, always in the caller's thread; ``lanes`` is how many threads
+    may read one large file. ``media``: by device number (st_dev), what the images of the mounted file systems lack.
+    Raises OSError when ``root`` is no directory.
     """
 
-    def __init__(self, root: Path, on_read: OnRead = _unheard) -> None:
+    def __init__(self, root: Path, on_read: OnRead = _unheard, *, lanes: int = 1, media: Media = NO_MEDIA) -> None:
         self.root = root
+        self.media = media
         self._on_read = on_read
+        self._lanes = Lanes(lanes)
         # The root itself is what the operator named: a link is followed there and nowhere below.
         self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._near: dict[str, int] = {}
@@ -135,6 +179,8 @@ class FileTree:
 
     def close(self) -> None:
         """Give the descriptors back."""
+        if hasattr(self, "_lanes"):
+            self._lanes.close()
         near: dict[str, int] = getattr(self, "_near", {})
         while near:
             os.close(near.popitem()[1])
@@ -215,7 +261,22 @@ class FileTree:
             if not stat.S_ISREG(status.st_mode):
                 os.close(descriptor)
                 raise UnreadableBytes(0, 0, "it is no regular file")
-        return FileSource(descriptor, path, status.st_size, self._on_read)
+        return FileSource(descriptor, path, status.st_size, self._on_read, self._lanes)
+
+    def losses(self, path: str) -> tuple[Loss, ...]:
+        """The bytes of a file that its image lacks. Raises UnreadableBytes, and PlaceUnknown where nobody can tell."""
+        if not self.media:
+            return ()
+        with self.open(path) as source, _trouble():
+            medium = self.media.get(os.fstat(source.fileno()).st_dev)
+            return () if medium is None else losses_of(source.fileno(), source.size_bytes, medium)
+
+    def extents(self, path: str, medium: int) -> Sequence[Extent]:
+        """Where a file lies on the medium of this device number; nothing when it is on another. Raises as `losses`."""
+        with self.open(path) as source, _trouble():
+            if os.fstat(source.fileno()).st_dev != medium:
+                return ()
+            return extents_of(source.fileno(), source.size_bytes, self.media[medium].filesystem)
 
     def resolve(self, path: str) -> str:
         """The path behind links in its last part; UnreadableBytes when one leads out of the tree or in a circle."""

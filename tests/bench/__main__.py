@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 from builder.host import BUILD, BuildError, fail
 
-from tests.bench import boot, guard, imaging
+from tests.bench import boot, checkpoints, guard, imaging
 from tests.bench.figures import Figure, write
 
 BENCHES: dict[str, Callable[[], Iterator[Figure]]] = {
     "size": boot.size, "boot": boot.boot_time, "imaging": imaging.imaging, "guard": guard.guard,
+    "checkpoints": checkpoints.checkpoints,
 }
 
 

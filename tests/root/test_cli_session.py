@@ -24,7 +24,6 @@ from rescue_tui.core.imaging import RESERVE_BYTES, SIDE_FILES_BYTES
 from tests.support.loop_services import LoopServices
 from tests.support.source_rules import ROOT
 
-
 SOURCE_BYTES = 48 << 20
 DESTINATION_BYTES = 512 << 20
 LIMIT_SECONDS = 120

@@ -25,7 +25,6 @@ from rescue_tui.core.job import JobState
 from tests.support.cli_services import CliServices, job
 from tests.support.source_rules import ROOT
 
-
 Run = Callable[..., "Answer"]
 
 

@@ -67,7 +67,9 @@ def claims(tree: Tree, folder: Folder) -> Sequence[Unit]:
         known = numbers_of(name)
         if known and promise(name) is not Promise.NOTHING and (known[0].end in _MARKED or known[0].end == ".gguf"):
             sets[known[0]].append(name)
-    indexes = sorted(name for name in folder.files if name.endswith(_INDEX_END) and _end_of(name) in _MARKED)
+    # One look for the word spares most directories a look at each name.
+    indexes = (sorted(name for name in folder.files if name.endswith(_INDEX_END) and _end_of(name) in _MARKED)
+               if _INDEX_END in "\n".join(folder.files) else [])
     units: list[tuple[str, list[str]]] = []
     for index in indexes:
         mine = [numbers for numbers in sets if _belongs(numbers, index)]

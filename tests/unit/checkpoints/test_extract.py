@@ -19,6 +19,7 @@ from rescue_tui.checkpoints.model import CheckpointFinding, Verdict
 from rescue_tui.checkpoints.source import Span
 from rescue_tui.core.errors import PolicyRefusal, SetupError, SpaceError, UsageError
 from rescue_tui.jobs import extracting, manifests
+from rescue_tui.jobs.casefolder import parse_manifest
 from rescue_tui.jobs.extracting import DEFAULT_VERDICTS, ExtractAnswer, extract
 from rescue_tui.jobs.scanning import ScanStopped
 from rescue_tui.services import Services
@@ -327,6 +328,40 @@ def test_the_manifest_is_read_as_it_is_written() -> None:
     sums = {"a b": "0" * 64, "back\\slash": "1" * 64, "line\nend\rs": "2" * 64, "\udcff": "3" * 64}
     assert manifests.parse(manifests.lines_of(sums)) == sums
     assert manifests.parse(b"0" * 63 + b"  a\n") is None
+
+
+def test_remarks_of_the_manifest_stay_with_their_files(tmp_path: Path) -> None:
+    names = ("a b", "back\\slash", "line\nend", "\udcff")
+    remarks = {name: ["bad 4096+512", "unread 0+1"] for name in names}
+    content = manifests.lines_of(dict.fromkeys(names, "0" * 64), remarks)
+    assert manifests.remarks_of(content) == remarks
+    assert manifests.parse(content) == dict.fromkeys(names, "0" * 64)
+    # What we would not write is another's file: it is left alone.
+    assert manifests.parse(b"# my own words\n" + content) is None
+    manifests.write(tmp_path, dict.fromkeys(names, "0" * 64), (), remarks)
+    manifests.write(tmp_path, {"a b": "1" * 64, "new": "2" * 64}, (), {"new": ["bad 0+512"]})
+    content = (tmp_path / manifests.NAME).read_bytes()
+    left = {name: words for name, words in remarks.items() if name != "a b"}
+    assert manifests.remarks_of(content) == {**left, "new": ["bad 0+512"]}
+    # A case folder that such a manifest lies in is verified as before.
+    assert parse_manifest(b"# bad 0+512  new\n" + b"2" * 64 + b"  new\n") == {"new": "2" * 64}
+
+
+def test_an_offset_without_a_mapfile_is_a_usage_error(
+        source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def status(*argv: str) -> int:
+        return cli.run(("checkpoints", *argv), Services, lambda _: 0)
+
+    assert status("scan", str(source), "--map-offset", "512") == 2
+    assert "--mapfile" in capsys.readouterr().err
+    for number in ("-1", "1k", "0x200", "9" * 20, "\u0661"):
+        assert status("scan", str(source), "--mapfile", "x", f"--map-offset={number}") == 2
+    capsys.readouterr()
+    missing = str(tmp_path / "none.map")
+    assert status("scan", str(source), "--mapfile", missing) == 2
+    assert status("extract", str(source), "--to", str(tmp_path / "out"), "--mapfile", missing) == 2
+    assert status("salvage", str(source / "run/step_1"), "--to", str(tmp_path / "out"), "--mapfile", missing) == 2
+    assert capsys.readouterr().err.count("none.map is not there") == 3
 
 
 def test_the_command_line_answers(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

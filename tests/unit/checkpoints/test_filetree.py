@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import socket
 from pathlib import Path
@@ -142,6 +144,7 @@ def test_holes_are_told(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_given_back(root: Path) -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
         tree = FileTree(root)
@@ -165,3 +168,28 @@ def test_names_that_are_no_utf8_survive(tmp_path: Path) -> None:
     (name,) = tree.names("").files
     with tree.open(name) as source:
         assert source.read_at(0, 1) == b"x"
+
+
+def test_a_small_file_that_can_not_be_read_at_once_is_read_part_by_part(root: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pread
+
+    def pread(descriptor: int, length: int, offset: int) -> bytes:
+        if offset <= 4 < offset + length:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with FileTree(root).open("a/b/x.pt") as source:
+        assert [source.read_at(0, 4), source.read_at(5, 5), source.read_at(0, 2)] == [b"0123", b"56789", b"01"]
+        with pytest.raises(UnreadableBytes) as told:
+            source.read_at(3, 3)
+    assert (told.value.offset, told.value.length) == (3, 3)
+
+
+def test_a_small_file_that_shrank_ends_where_it_ends_now(root: Path) -> None:
+    with FileTree(root).open("a/b/x.pt") as source:
+        os.truncate(root / "a" / "b" / "x.pt", 6)
+        assert [source.read_at(0, 4), source.read_at(2, 4)] == [b"0123", b"2345"]
+        with pytest.raises(EndOfBytes):
+            source.read_at(2, 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from rescue_tui.checkpoints.names import (
@@ -101,3 +103,16 @@ def test_files_of_other_programs_are_not_opened() -> None:
 def test_strong_names_become_units_unopened() -> None:
     units = list(survey(MemoryTree({"b/x.pt": b"", "a.ckpt": b""}), "", (), Tally()))
     assert [(unit.layout, unit.path) for unit in units] == [(FILE, "a.ckpt"), (FILE, "b/x.pt")]
+
+
+_BITS = ("x", "model", "a.b", "tmp", "~", ".", "step-1", ".pt", ".txt", ".gz", ".TXT", ".safetensors", "-of-00002",
+         ".tmp", ".part", "-unfinished", ".index.json", ".metadata", ".lock", ".data-00000-of-00001", "PT", "é", ".zst",
+         ".json", "7", "_tmp", ".aria2", ".9")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_names_promise_what_each_does(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(500):
+        names = ["".join(chance.choices(_BITS, k=chance.randrange(1, 5))) for _ in range(chance.randrange(1, 6))]
+        assert promises(names) == [(name, what) for name in names if (what := promise(name)) is not Promise.NOTHING]

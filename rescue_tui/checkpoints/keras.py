@@ -69,6 +69,9 @@ def read(source: Source, options: Options) -> Reading:
         doubt = _description(source, member) if found is None else None
         if doubt is not None:
             findings.append(doubt)
+        if found is None and member.name in _WEIGHTS and inner is None:
+            findings.append(warning(source, "not-followed", f"{member.name} is packed and was not looked into",
+                                    member.offset, member.stored_bytes))
         if inner is not None:
             findings += inner.findings
             tensors += inner.tensors
@@ -78,8 +81,6 @@ def read(source: Source, options: Options) -> Reading:
             names = tuple(tensor.name for tensor in inner.tensors) if inner is not None else ()
             findings.append(replace(found, tensors=names))
     findings += _missing(source, archive)
-    if not tensors and any(member.name in _WEIGHTS and member.method != STORED for member in archive.members):
-        findings.append(warning(source, "not-followed", "the weights are packed: their HDF5 was not looked into"))
     covered = covered and all(finding.verdict is None for finding in findings)
     return Reading(FORMAT, tuple(findings), tuple(tensors), covered, step=step, payload_bytes=payload)
 

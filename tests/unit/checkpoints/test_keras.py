@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rescue_tui.checkpoints import keras
 from rescue_tui.checkpoints.model import Head, Options, Proof, Reading, Verdict
 from rescue_tui.checkpoints.source import BytesSource
+from tests.support.ckpt import premade
 from tests.support.ckpt.zips import archive, array
 from tests.unit.checkpoints.test_hdf5 import NAMES, model
 
@@ -101,6 +102,33 @@ def test_other_weights() -> None:
     packed = look(archive(members(), zipfile.ZIP_DEFLATED))
     assert (packed.verdict, len(packed.tensors)) == (Verdict.VERIFIED, len(NAMES) + 1)
     assert not any(tensor.blocks for tensor in packed.tensors)
+
+
+def real(file: str = "groups-old.h5") -> bytes:
+    """Weights that the library wrote before, for where it is not installed."""
+    return premade.load("hdf5").files[file]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_weights_are_judged_packed_or_not(method: int) -> None:
+    whole = {"metadata.json": METADATA, "config.json": CONFIG, "model.weights.h5": real()}
+    reading = look(archive(whole, method))
+    assert (reading.verdict, reading.findings, reading.step, len(reading.tensors)) == (Verdict.VERIFIED, (), 77, 61)
+    cut = look(archive({**whole, "model.weights.h5": real()[:-1000]}, method))
+    assert (cut.verdict, "cut" in codes(cut)) == (Verdict.INCOMPLETE, True)
+    damaged = look(archive({**whole, "model.weights.h5": real().replace(b"SNOD", b"NODS")}, method))
+    assert (damaged.verdict, codes(damaged)) == (Verdict.CORRUPT, {"structure"})
+    killed = look(archive({**whole, "model.weights.h5": real("killed-earliest.h5")}, method))
+    assert (killed.verdict, codes(killed)) == (Verdict.UNCOMMITTED, {"not-closed"})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("name", ["metadata.json", "config.json"])
+def test_a_description_that_is_no_json_object_is_corrupt(name: str, content: bytes) -> None:
+    whole = {"metadata.json": METADATA, "config.json": CONFIG, "model.weights.h5": real()}
+    reading = look(archive({**whole, name: content}))
+    assert (reading.verdict, codes(reading)) == (Verdict.CORRUPT, {"description"})
+    assert name in reading.findings[0].summary
 
 
 def test_names() -> None:

@@ -27,7 +27,7 @@ from rescue_tui.services import Services
 
 HEADS = ("VERDICT", "FORMAT", "STEP", "SAVED", "SIZE", "TENSORS", "PATH")
 # The words say it as well: these are for the eye that runs down the column.
-SIGNS = {Verdict.VERIFIED: "++", Verdict.INTACT: "+ ", Verdict.UNCOMMITTED: "? ", Verdict.INCONSISTENT: "! "}
+SIGNS = {verdict: verdict.sign for verdict in Verdict}
 _BAR_CELLS = 30
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0

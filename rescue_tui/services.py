@@ -16,13 +16,13 @@ from typing import TypeVar
 from rescue_tui.checkpoints.model import Options, Verdict
 from rescue_tui.core.access import GateDecision, Role, WriteGrant
 from rescue_tui.core.device import Disk, Health
-from rescue_tui.core.errors import DeviceError
+from rescue_tui.core.errors import DeviceError, PolicyRefusal
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import JobRecord
 from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.snapshot import Snapshot
-from rescue_tui.jobs.casefolder import CaseFolder
+from rescue_tui.jobs.casefolder import CaseFolder, images_in
 from rescue_tui.jobs.collection import collect
 from rescue_tui.jobs.damage import AskedMap
 from rescue_tui.jobs.extracting import ExtractAnswer, extract
@@ -108,8 +108,26 @@ class Services:
         return space
 
     async def release_destination(self, disk: Disk) -> None:
-        """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged."""
+        """Unmount, flush, revoke the grant; afterwards the disk is read-only again and may be unplugged.
+
+        PolicyRefusal while images on it are mounted, or something writes there.
+        """
+        await asyncio.to_thread(self._refuse_mounted_images, disk)
         await self.destinations.release(await self.snapshot(), disk)
+
+    def _refuse_mounted_images(self, disk: Disk) -> None:
+        points = [state.mount_point for state in self.destinations.states()
+                  if state.device_id == disk.id and state.mount_point]
+        used = [image.at for image in self.mounts.mounted()
+                if any(Path(image.target).is_relative_to(point) for point in points)]
+        if used:
+            raise PolicyRefusal("An image on the destination is mounted, so it was not released.",
+                                "Unmount it first: c on the devices screen, then u; or `stasis unmount DIR`.",
+                                "\n".join(used))
+
+    async def destination_space(self, to: Path) -> DestinationSpace:
+        """The space where ``to`` will lie; PolicyRefusal when that is on no granted and mounted destination."""
+        return await self.destinations.space_at(await self.snapshot(), to)
 
     def destination_states(self) -> tuple[DestinationState, ...]:
         """Granted disks with mount point and free space."""
@@ -199,9 +217,13 @@ class Services:
 
     async def extract_checkpoints(self, paths: Sequence[Path], to: Path, only: Collection[Verdict],
                                   tick: ScanTick | None = None, copy_tick: ScanTick | None = None,
-                                  *, mapfile: AskedMap | None = None) -> ExtractAnswer:
-        """Scan, then copy the checkpoints with these verdicts below ``to``; cancelling it leaves partial files."""
-        return await self._stoppable(lambda stop: extract(paths, to, only, tick, stop, copy_tick, mapfile=mapfile))
+                                  *, root: Path | None = None, mapfile: AskedMap | None = None) -> ExtractAnswer:
+        """Scan, then copy the checkpoints with these verdicts below ``to``; cancelling it leaves partial files.
+
+        ``root``: the paths are rows of a scan of this directory, and only these rows are copied.
+        """
+        return await self._stoppable(
+            lambda stop: extract(paths, to, only, tick, stop, copy_tick, root=root, mapfile=mapfile))
 
     async def salvage_checkpoint(self, path: Path, to: Path, tick: ScanTick | None = None,
                                  *, mapfile: AskedMap | None = None) -> SalvageAnswer:
@@ -226,6 +248,13 @@ class Services:
         """Mount an image file (or a device) read-only with the right options for its file system."""
         return await self.mounts.mount(await self.snapshot(), target, at, part=part)
 
+    async def mount_view(self, target: str, *, part: int | None = None) -> MountedImage:
+        """As `mount`, at a directory of the session's own; what is mounted there already is returned as it is."""
+        at = self.workspace.view_dir(target, part)
+        self.workspace.ensure("views")
+        there = next((image for image in self.mounts.mounted() if image.at == str(at)), None)
+        return there or await self.mount(target, at, part=part)
+
     async def unmount(self, at: Path) -> None:
         """Unmount what `mount` mounted and detach its loop device."""
         await self.mounts.unmount(at)
@@ -233,6 +262,11 @@ class Services:
     def mounted(self) -> tuple[MountedImage, ...]:
         """What `mount` mounted."""
         return self.mounts.mounted()
+
+    def images(self) -> tuple[Path, ...]:
+        """Images, complete and partial, of all jobs and of every case folder on a mounted destination."""
+        cases = [Path(record.case) for record in self.jobs.records() if record.case]
+        return images_in(cases, [Path(state.mount_point) for state in self.destinations.states() if state.mount_point])
 
     # journal -------------------------------------------------------------------------------------------------------
     def journal_tail(self, count: int = 200) -> tuple[JournalEntry, ...]:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from rescue_tui.checkpoints.frames import FrameError, Seen, inflate, uncrc32c, unzstd
+from rescue_tui.checkpoints.limits import HELD_BYTES
 
 # The readers decoded these runs before, within exact bounds: here no more is drawn than is asked for.
 _MOST_BYTES = 1 << 62
@@ -48,6 +49,8 @@ def _stream(codec: str, stored: Iterable[bytes]) -> Iterable[bytes]:
             stream = unzstd(stream, _MOST_BYTES, Seen())
         elif word == "crc32c":
             stream = uncrc32c(stream, Seen())
+        elif word.startswith("shuffle"):
+            stream = _unshuffled(stream, int(word.removeprefix("shuffle")))
         elif word == "utf8-latin1":
             stream = _narrowed(stream)
         else:
@@ -65,6 +68,21 @@ def _inflated(stored: Iterable[bytes]) -> Iterator[bytes]:
             data = stream.unconsumed_tail
     while not stream.eof and (rest := stream.decompress(b"", _PIECE_BYTES)):
         yield rest
+
+
+def _unshuffled(stored: Iterable[bytes], item_bytes: int) -> Iterator[bytes]:
+    """HDF5's shuffle: first bytes of all items, then second bytes and so on; what is left over lies behind them."""
+    held = bytearray()
+    for chunk in stored:
+        held += chunk
+        if len(held) > HELD_BYTES // 2:
+            raise NotDecoded("a shuffled chunk is too large to be held")
+    count = len(held) // item_bytes if item_bytes else 0
+    whole = bytearray(len(held))
+    for index in range(item_bytes if count else 0):
+        whole[index : count * item_bytes : item_bytes] = held[index * count : (index + 1) * count]
+    whole[count * item_bytes :] = held[count * item_bytes :]
+    yield bytes(whole)
 
 
 def _narrowed(stored: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,100 +1,142 @@
-"""HDF5 files that hold a model: the superblock, and whether all bytes that it counts are there.
+"""HDF5 files with weights (Keras .h5 and .weights.h5, others by their names): what is whole, and what is cut.
 
-Source: HDF5 File Format Specification 3.0, section II.A (superblock versions 0 to 3). HDF5 as Keras writes it has no
-checksum over data, so the best verdict is intact. Groups and datasets are not walked: tensors are not listed.
+Contiguous payloads, as Keras writes them, have no checksum, and old metadata has none: such a file is intact at best.
+Chunks have one where Fletcher-32 or deflate (zlib's Adler-32) made it, metadata of version 2 has one. HDF5 that holds
+measurements and no weights is no checkpoint.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
-from rescue_tui.checkpoints.model import CheckpointFinding, Head, Options, Reading, Verdict
-from rescue_tui.checkpoints.plain import error, unreadable, warning
-from rescue_tui.checkpoints.source import CHUNK_BYTES, Source, UnreadableBytes
-from rescue_tui.core.finding import Severity
+from rescue_tui.checkpoints.hdf5_file import Superblock, find_superblock
+from rescue_tui.checkpoints.hdf5_objects import Hdf
+from rescue_tui.checkpoints.hdf5_walk import OPEN_FLAGS, Survey, Walker
+from rescue_tui.checkpoints.hdf5_wire import SIGNATURE, HdfError
+from rescue_tui.checkpoints.model import CheckpointFinding, Head, Options, Proof, Reading, Scalar, Verdict
+from rescue_tui.checkpoints.names import means_model
+from rescue_tui.checkpoints.plain import cut_finding, error, unreadable, warning
+from rescue_tui.checkpoints.source import CHUNK_BYTES, EndOfBytes, Source, UnreadableBytes
+from rescue_tui.checkpoints.zeros import inspect_zeros
 
 FORMAT = "hdf5"
-MAGIC = b"\x89HDF\r\n\x1a\n"
-# Version 0: sizes of an offset and of a length at 13 and 14, then base, free space, end of file and driver addresses.
-_OLD = struct.Struct("<8s5x2B9x4Q")
-# Version 1 has four bytes more before the addresses.
-_OLD_1 = struct.Struct("<8s5x2B13x4Q")
-# Version 2 and 3: sizes, consistency flags, base, extension, end of file, root group, checksum.
-_NEW = struct.Struct("<8sx3B4QI")
-_VERSION_OFFSET = 8
-_OPEN_FOR_WRITE, _SWMR = 1, 4
-_OFFSET_BYTES = 8
-# Names of groups and attributes that only weights have: Keras 2 and 3, tf.keras, timm's and transformers' h5 files.
-_MODEL_WORDS = (
-    b"model_weights", b"layer_names", b"weight_names", b"optimizer_weights", b"_layer_checkpoint_dependencies",
-    b"keras_version", b"trainable_variables", b"state_dict",
-)
-_LOOKED_AT_BYTES = 8 << 20
+_ENDINGS = (".h5", ".hdf5", ".keras.h5")
+_APPENDED_BYTES = 512  # more than this is not a line that some tool left
+_STEPS = ("step", "global_step", "iteration", "optimizer_weights.adam.iteration", "optimizer.vars.0")
+_NUMBERS = {"int32": struct.Struct("<i"), "int64": struct.Struct("<q"), "uint64": struct.Struct("<Q")}
 
 
 def matches(head: Head) -> bool:
-    """The signature at the beginning; a user block before it is not looked for."""
-    return head.first.startswith(MAGIC)
+    """The signature, also behind a user block; by name also where the start is zeros."""
+    if any(head.first[at : at + len(SIGNATURE)] == SIGNATURE for at in (0, 512, 1024, 2048)):
+        return True
+    named = head.name.lower().endswith(_ENDINGS) and head.size_bytes > 0
+    return named and (not head.first[:64].strip(b"\0") or SIGNATURE.startswith(head.first[: len(SIGNATURE)]))
 
 
 def read(source: Source, options: Options) -> Reading | None:
-    """Intact, incomplete or corrupt; None for an HDF5 file that holds no model."""
+    """Judge one file; None for HDF5 that holds no weights, which is no checkpoint."""
     del options
+    reading, sign = examine(source)
+    name = source.name.rpartition("/")[2]
+    return reading if sign or means_model(name) else None
+
+
+def examine(source: Source, shift: int = 0, proven: bool = False) -> tuple[Reading, bool]:
+    """As `read`, and whether the content itself says that it holds weights.
+
+    ``proven``: a checksum from outside covers the file (a member of a zip), so its zeros are right; ``shift`` is where
+    ``source`` begins in the file that findings and blocks name.
+    """
+    survey = Survey()
     try:
-        first = source.read_at(0, min(source.size_bytes, _NEW.size + _OLD_1.size))
-        if not _is_model(source):
-            return None
-    except UnreadableBytes as broken:
-        return Reading(FORMAT, (unreadable(source, broken),))
-    findings = _superblock(source, first)
-    hole = next((hole for hole in source.holes(0, source.size_bytes) if hole.end >= source.size_bytes), None)
-    if hole is not None:
-        findings.append(error(source, "data-in-hole", Verdict.INCOMPLETE,
-                              "the file ends in bytes that were never written", hole.offset, hole.length))
-    findings.append(CheckpointFinding(
-        Severity.INFO, "tensors-not-listed",
-        "HDF5 has no checksum over these data, and its tensors are not listed one by one.", None, source.name))
-    return Reading(FORMAT, tuple(findings), payload_bytes=source.size_bytes)
+        superblock = find_superblock(source)
+    except HdfError as trouble:
+        lost = "the start was overwritten: " if trouble.offset == 0 and not trouble.checksum else ""
+        return _failed(source, "superblock", Verdict.CORRUPT, lost + trouble.summary, trouble.offset + shift)
+    except EndOfBytes:
+        return _failed(source, "cut", Verdict.INCOMPLETE, "the file ends inside the superblock",
+                       source.size_bytes + shift)
+    except UnreadableBytes as trouble:
+        return Reading(FORMAT, (unreadable(source, trouble, shift),)), False
+    _check_end(source, superblock, survey, shift)
+    hdf = Hdf(source, superblock)
+    Walker(hdf, survey, shift).walk()
+    cut = cut_finding(source, survey.tensors, shift)
+    if cut is not None:
+        code, verdict = hdf.gone()
+        survey.find(replace(cut, code=code, verdict=verdict))
+    if not proven:
+        zeros = inspect_zeros(source, survey.spans, shift)
+        for finding in zeros.findings:
+            survey.find(finding)
+        survey.damaged |= zeros.damaged
+    return _reading(source, survey, shift, proven), survey.sign
 
 
-def _is_model(source: Source) -> bool:
-    kept = b""
-    for at in range(0, min(source.size_bytes, _LOOKED_AT_BYTES), CHUNK_BYTES):
-        piece = kept + source.read_at(at, min(CHUNK_BYTES, source.size_bytes - at))
-        if any(word in piece for word in _MODEL_WORDS):
-            return True
-        kept = piece[-64:]
-    return False
+def _reading(source: Source, survey: Survey, shift: int, proven: bool) -> Reading:
+    known = Proof.VERIFIED if proven else Proof.UNVERIFIABLE
+    values = _values(source, survey)
+    entries = []
+    for tensor in survey.tensors:
+        proof = Proof.VERIFIED if tensor.name in survey.sealed else known
+        entries.append(tensor.entry(source.name, Proof.DAMAGED if tensor.name in survey.damaged else proof, shift))
+    entries += [data.entry(source.name, data.name in survey.damaged, known, shift) for data in survey.chunked]
+    payload = sum(tensor.length for tensor in survey.tensors) + sum(data.payload_bytes for data in survey.chunked)
+    if survey.omitted:
+        survey.findings.append(warning(source, "findings-omitted", f"{survey.omitted} more like these"))
+    step = next((values[key] for key in _STEPS if key in values), None)
+    return Reading(
+        FORMAT, tuple(survey.findings), tuple(entries), survey.covered and not survey.spans and payload > 0, values,
+        step if isinstance(step, int) and step >= 0 else None, payload_bytes=payload)
 
 
-def _superblock(source: Source, first: bytes) -> list[CheckpointFinding]:
-    """Findings on the superblock. The end-of-file address is set when the file is flushed or closed."""
+def _failed(source: Source, code: str, verdict: Verdict, summary: str, offset: int) -> tuple[Reading, bool]:
+    return Reading(FORMAT, (error(source, code, verdict, summary, offset),)), False
+
+
+def _check_end(source: Source, superblock: Superblock, survey: Survey, shift: int) -> None:
+    end, size = superblock.end, source.size_bytes
+    if end is None:
+        survey.find(error(source, "not-closed", Verdict.UNCOMMITTED,
+                          "the superblock has no end of file: the writer never closed it", shift))
+    elif size < end:
+        survey.find(error(source, "cut", Verdict.INCOMPLETE,
+                          f"the file has {size} bytes, its superblock says {end}: {end - size} are missing",
+                          size + shift, end - size))
+    elif size > end:
+        survey.find(_behind(source, end, shift))
+    if superblock.flags & OPEN_FLAGS:
+        survey.find(error(source, "not-closed", Verdict.UNCOMMITTED,
+                          "the superblock is marked as open for writing: the writer never closed the file", shift))
+
+
+def _behind(source: Source, end: int, shift: int) -> CheckpointFinding:
+    """Bytes behind the stored end. The library cuts a file to its end when it closes it, and never pads it."""
+    rest = source.size_bytes - end
+    words = f"{rest} bytes follow the end that the superblock names"
     try:
-        version = first[_VERSION_OFFSET]
-        if version in {0, 1}:
-            layout = _OLD_1 if version else _OLD
-            _, offset_bytes, _, base, _, end, _ = layout.unpack_from(first)
-            flags = 0
-        elif version in {2, 3}:
-            _, offset_bytes, _, flags, base, _, end, _, _ = _NEW.unpack_from(first)
-        else:
-            return [error(source, "superblock", Verdict.CORRUPT, f"superblock version {version} is unknown",
-                          _VERSION_OFFSET, 1)]
-    except (IndexError, struct.error):
-        return [error(source, "cut", Verdict.INCOMPLETE, "the file ends within its superblock", 0, len(first))]
-    if offset_bytes != _OFFSET_BYTES:
-        return [error(source, "superblock", Verdict.CORRUPT, f"offsets of {offset_bytes} bytes are not known", 0, 16)]
-    findings = []
-    size = source.size_bytes
-    if base + end > size:
-        findings.append(error(source, "cut", Verdict.INCOMPLETE,
-                              f"the file has {size} bytes, its superblock counts {base + end}",
-                              size, base + end - size))
-    elif base + end < size:
-        findings.append(warning(source, "trailing-bytes",
-                                f"{size - base - end} bytes lie behind the end that the superblock tells",
-                                base + end, size - base - end))
-    if flags & (_OPEN_FOR_WRITE | _SWMR):
-        findings.append(error(source, "not-closed", Verdict.UNCOMMITTED,
-                              "the file was open for writing and never closed", 11, 1))
-    return findings
+        zeros = not source.read_at(end, min(rest, CHUNK_BYTES)).strip(b"\0")
+    except UnreadableBytes:
+        zeros = True
+    if rest <= _APPENDED_BYTES or zeros:
+        return warning(source, "trailing-bytes", f"{words}: they were appended", end + shift, rest)
+    return error(source, "not-closed", Verdict.UNCOMMITTED,
+                 f"{words}: the writer was interrupted after its last flush, what it wrote then is in no group",
+                 end + shift, rest)
+
+
+def _values(source: Source, survey: Survey) -> dict[str, Scalar]:
+    """Whole numbers without dimensions: steps and counters."""
+    values: dict[str, Scalar] = {}
+    for tensor in survey.tensors:
+        layout = _NUMBERS.get(tensor.dtype)
+        if layout is None or tensor.shape or tensor.big_endian or tensor.length != layout.size:
+            continue
+        try:
+            (number,) = layout.unpack(source.read_at(tensor.offset, tensor.length))
+        except (EndOfBytes, UnreadableBytes):
+            continue
+        values[tensor.name] = int(number)
+    return values

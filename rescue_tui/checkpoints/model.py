@@ -33,6 +33,11 @@ class Verdict(StrEnum):
         """Good enough to be the newest good one."""
         return self in {Verdict.INTACT, Verdict.VERIFIED}
 
+    @property
+    def sign(self) -> str:
+        """Two ASCII characters for the eye that runs down a column; the word says the same."""
+        return {"verified": "++", "intact": "+ ", "uncommitted": "? ", "inconsistent": "! "}.get(self.value, "X ")
+
 
 class Proof(StrEnum):
     """What is known of the bytes of a tensor, or of a part of it."""

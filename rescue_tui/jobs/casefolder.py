@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rescue_tui import __version__
 from rescue_tui.core.device import Disk
-from rescue_tui.core.errors import FormatError, PolicyRefusal, RescueError
+from rescue_tui.core.errors import DeviceError, FormatError, PolicyRefusal, RescueError
 from rescue_tui.core.ident import DeviceId
 from rescue_tui.core.imaging import Binding
 from rescue_tui.core.job import JobRecord
@@ -36,6 +36,21 @@ UNLISTED = frozenset({MANIFEST, "report.json", "report.html", "journal.jsonl"})
 def new_case_path(to: Path, now: datetime) -> Path:
     """Where the case folder of a call made at ``now`` goes."""
     return to / f"{CASE_PREFIX}{now.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def images_in(cases: Iterable[Path], destinations: Iterable[Path]) -> tuple[Path, ...]:
+    """Images, complete and partial, in case folders and in those below destinations; DeviceError when they can't be
+    looked at. May hang on a dead file system.
+    """
+    found: dict[Path, None] = {}
+    try:
+        folders = [*cases, *(case for place in destinations for case in sorted(place.glob(f"{CASE_PREFIX}*")))]
+        for case in folders:
+            for name in ("image.raw", "image.partial.raw"):
+                found.update(dict.fromkeys(sorted(case.glob(f"*/{name}"))))
+    except OSError as error:
+        raise DeviceError(f"Case folders can't be read: {error.strerror}.", "Look at the destination.") from error
+    return tuple(found)
 
 
 def to_json(value: object) -> bytes:

@@ -85,22 +85,25 @@ class _Copying:
 
 
 def extract(paths: Sequence[Path], to: Path, only: Collection[Verdict], tick: Tick | None = None,
-            stop: Event | None = None, copy_tick: Tick | None = None, *,
+            stop: Event | None = None, copy_tick: Tick | None = None, *, root: Path | None = None,
             mapfile: AskedMap | None = None) -> ExtractAnswer:
     """Scan the paths, then copy the checkpoints with these verdicts below ``to``, keeping relative paths.
 
-    What of a copied file was never read from its disk is told by a finding and by a remark in the manifest.
+    ``root``: the paths are rows of a scan of this directory, and nothing but these rows is copied. What of a copied
+    file was never read from its disk is told by a finding and by a remark in the manifest.
 
     ``tick`` hears of the scan, ``copy_tick`` of the copying (its bytes count twice: written and read back). ``stop``
     ends both with ScanStopped; what was copied until then is in the manifest. Raises UsageError, PolicyRefusal when
     ``to`` lies within what is read, SpaceError, SetupError, CommandError.
     """
-    start = start_of(paths)
+    start = start_of(paths, root)
     refuse_inside(to, [path for path in paths if path.is_dir()] or [start.root])
     halt = stop or Event()
-    answer = scan_paths(paths, Options(), tick, halt, mapfile=mapfile)
-    chosen = [row for row in answer.scan.checkpoints if row.verdict in only]
-    others = tuple(row for row in answer.scan.checkpoints if row.verdict not in only)
+    answer = scan_paths(paths, Options(), tick, halt, root=root, mapfile=mapfile)
+    asked = [row for row in answer.scan.checkpoints
+             if root is None or ("" if row.path == "." else row.path) in start.below]
+    chosen = [row for row in asked if row.verdict in only]
+    others = tuple(row for row in asked if row.verdict not in only)
     order = tuple(verdict for verdict in Verdict if verdict in only)
     findings: list[CheckpointFinding] = list(answer.scan.findings)
     if not chosen:

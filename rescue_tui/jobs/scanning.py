@@ -10,11 +10,12 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import Synchronized
@@ -71,24 +72,34 @@ class Start:
     below: tuple[str, ...]
 
 
-def start_of(paths: Sequence[Path]) -> Start:
+def start_of(paths: Sequence[Path], root: Path | None = None) -> Start:
     """The root of what was asked for: the directory itself, a file's directory, or what several paths share.
 
-    Raises UsageError for a path that is not there (a TensorFlow bundle may be named by its prefix).
+    ``root`` names another one above them, whose pointers and siblings then count as well; the paths are rows of a scan
+    of it. Raises UsageError for a path that is not there (a TensorFlow bundle may be named by its prefix).
     """
     if not paths:
         raise UsageError("No path is given.", "Name a directory.")
     real = [Path(os.path.abspath(path)) for path in paths]
-    for path, asked in zip(real, paths, strict=True):
+    for path, asked in zip(real, paths, strict=True) if root is None else [(root, root)]:
         if not path.exists() and not path.with_name(f"{path.name}.index").exists():
             raise UsageError(f"{asked} is not there.", "Name a directory or a file.")
+    if root is not None:
+        return _start_below(Path(os.path.abspath(root)), root, real)
     if len(real) == 1:
         if real[0].is_dir():
             return Start(real[0], str(paths[0]), ("",))
         return Start(real[0].parent, str(paths[0].parent), (real[0].name,))
-    root = Path(os.path.commonpath([path if path.is_dir() else path.parent for path in real]))
-    below = [str(path.relative_to(root)) for path in real]
-    return Start(root, str(root), tuple("" if name == "." else name for name in dict.fromkeys(below)))
+    shared = Path(os.path.commonpath([path if path.is_dir() else path.parent for path in real]))
+    return _start_below(shared, shared, real)
+
+
+def _start_below(root: Path, label: Path, paths: Sequence[Path]) -> Start:
+    for path in paths:
+        if not path.is_relative_to(root):
+            raise UsageError(f"{path} is not below {root}.", "Name a path below it.")
+    below = [str(path.relative_to(root)) for path in paths]
+    return Start(root, str(label), tuple("" if name == "." else name for name in dict.fromkeys(below)))
 
 
 def units_of(tree: Tree, below: Sequence[str], tally: Tally) -> list[Unit]:
@@ -121,13 +132,15 @@ def _unit_with(tree: Tree, path: str) -> Unit:
 
 
 def scan_paths(paths: Sequence[Path], options: Options, tick: Tick | None = None, stop: Event | None = None,
-               processes: int | None = None, *, mapfile: AskedMap | None = None) -> ScanAnswer:
+               processes: int | None = None, *, root: Path | None = None,
+               mapfile: AskedMap | None = None) -> ScanAnswer:
     """Judge everything at the paths. ``tick`` gets what is read, bytes read and bytes in all.
 
-    What images are mounted there and lack is found out, ``mapfile`` is one that was named. ``stop`` ends it early: then
-    ScanStopped is raised. Raises UsageError, FormatError, DeviceError, CommandError, and OSError for the root.
+    ``root`` as in `start_of`. What images are mounted there and lack is found out, ``mapfile`` is one that was named.
+    ``stop`` ends it early: then ScanStopped is raised. Raises UsageError, FormatError, DeviceError, CommandError, and
+    OSError for the root.
     """
-    start = start_of(paths)
+    start = start_of(paths, root)
     damage = damage_map(start.root, mapfile)
     meter = _Meter(tick or _unheard, stop or Event())
     count = processes or len(os.sched_getaffinity(0))
@@ -271,7 +284,9 @@ class _Watch(Spread):
 @contextmanager
 def _quiet_interrupts() -> Iterator[None]:
     """Processes started here inherit a blocked SIGINT: Ctrl-C goes to the whole group, and we end them ourselves."""
-    resource_tracker.ensure_running()  # whoever starts it, which else happens on the way, unblocks SIGINT
+    # A full-screen program may have put something without a descriptor in the place of stderr, which the tracker wants.
+    with redirect_stderr(sys.__stderr__):
+        resource_tracker.ensure_running()  # whoever starts it, which else happens on the way, unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -76,6 +76,15 @@ class _Entry:
     type: str
 
 
+class PartitionNeeded(UsageError):
+    """There are several partitions and none was named: number, size in bytes and type of each."""
+
+    def __init__(self, parts: tuple[tuple[int, int, str], ...]) -> None:
+        listed = "\n".join(f"{number}: {size_bytes} bytes, type {kind}" for number, size_bytes, kind in parts)
+        super().__init__(f"It has {len(parts)} partitions.", "Say which one with --part N.", listed)
+        self.parts = parts
+
+
 class Mounts:
     """Mounts and unmounts; a record file each, so that every process of the session sees them."""
 
@@ -211,8 +220,7 @@ class Mounts:
             return entries[0].number
         if not entries:
             return None
-        listed = "\n".join(f"{entry.number}: {entry.size_bytes} bytes, type {entry.type}" for entry in entries)
-        raise UsageError(f"It has {len(entries)} partitions.", "Say which one with --part N.", listed)
+        raise PartitionNeeded(tuple((entry.number, entry.size_bytes, entry.type) for entry in entries))
 
     async def _entry(self, loop: str, number: int) -> _Entry:
         entries = await self._entries(loop)

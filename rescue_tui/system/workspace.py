@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from rescue_tui.core.errors import SetupError
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,12 @@ class Workspace:
     def mounts_dir(self) -> Path:
         """One file a read-only mount of ours."""
         return self.root / "mounts"
+
+    def view_dir(self, target: str, part: int | None) -> Path:
+        """Where the screens mount an image or a device to look into it; one directory a target and partition."""
+        name = _UNSAFE.sub("-", "-".join(Path(target).parts[-2:])).strip("-.")[:60]
+        key = hashlib.sha256(f"{target}\0{part}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        return self.root / "views" / f"{name or 'view'}-{key}"
 
     @property
     def destination_dir(self) -> Path:

@@ -21,6 +21,7 @@ from textual.worker import WorkerFailed
 
 from rescue_tui.core.errors import RescueError
 from rescue_tui.core.text import printable_lines
+from rescue_tui.ui.background import WorkKind
 from rescue_tui.ui.bridge import CRASH_EVENT, Bridge, UiServices
 from rescue_tui.ui.driver import ConsoleDriver, KeyDriver
 from rescue_tui.ui.keys import KeyGate
@@ -158,10 +159,18 @@ class StasisApp(App[int]):
             self.screen_failed(RescueError(f"Not yet: {', '.join(sorted(self.bridge.actions))}.",
                                            "Wait until that has ended, then leave."))
             return
-        running = self.bridge.view.running_jobs
-        words = f"{plural(running, 'job')} will go on without this program." if running else "No job is running."
-        self.push_screen(ConfirmDialog("Leave Stasis?", f"{words}\nGranted disks stay granted. y leaves, n stays."),
+        self.push_screen(ConfirmDialog("Leave Stasis?", "\n".join(self._leave_lines())),
                          lambda yes: self.exit(0) if yes else None)
+
+    def _leave_lines(self) -> list[str]:
+        running, work = self.bridge.view.running_jobs, self.bridge.background.active
+        lines = [f"{plural(running, 'job')} will go on without this program." if running else "No job is running."]
+        if work is not None:
+            kept = "" if work.kind is WorkKind.SCAN else " What was copied whole stays."
+            lines.append(f"The {work.kind.value} of checkpoints ENDS HERE.{kept}")
+        if self.bridge.view.destinations:
+            lines.append("Granted disks stay granted.")
+        return [*lines, "y leaves, n stays."]
 
     def screen_failed(self, error: RescueError) -> None:
         """Show an error over whatever is on top."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from rescue_tui.checkpoints.model import Options, Verdict
 from rescue_tui.core.access import GateDecision, Role, WriteGrant
 from rescue_tui.core.device import Disk, Health
 from rescue_tui.core.errors import DeviceError, RescueError
@@ -21,11 +22,16 @@ from rescue_tui.core.imaging import DestinationSpace, ImagingPlan
 from rescue_tui.core.job import ACTIVE, JobRecord
 from rescue_tui.core.mapfile import Mapfile
 from rescue_tui.core.snapshot import Snapshot
+from rescue_tui.jobs.extracting import ExtractAnswer
 from rescue_tui.jobs.imaging import ImagingOptions
+from rescue_tui.jobs.salvaging import SalvageAnswer
+from rescue_tui.jobs.scanning import ScanAnswer
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.destination import DestinationState
 from rescue_tui.system.guardview import GuardState
 from rescue_tui.system.journal import JournalEntry
+from rescue_tui.system.mounts import MountedImage
+from rescue_tui.ui.background import Background, Tick
 from rescue_tui.ui.holds import Holds
 from rescue_tui.ui.words import UNKNOWN_ROLE
 
@@ -65,6 +71,17 @@ class UiServices(Protocol):
     def job_map(self, job_id: str) -> Mapfile: ...
     async def verify(self, case: Path) -> CaseVerdict: ...
     async def report(self, case: Path) -> Path: ...
+    async def scan_checkpoints(self, paths: Sequence[Path], options: Options,
+                               tick: Tick | None = None) -> ScanAnswer: ...
+    async def extract_checkpoints(self, paths: Sequence[Path], to: Path, only: Collection[Verdict],
+                                  tick: Tick | None = None, copy_tick: Tick | None = None,
+                                  *, root: Path | None = None) -> ExtractAnswer: ...
+    async def salvage_checkpoint(self, path: Path, to: Path, tick: Tick | None = None) -> SalvageAnswer: ...
+    async def destination_space(self, to: Path) -> DestinationSpace: ...
+    async def mount_view(self, target: str, *, part: int | None = None) -> MountedImage: ...
+    async def unmount(self, at: Path) -> None: ...
+    def mounted(self) -> tuple[MountedImage, ...]: ...
+    def images(self) -> tuple[Path, ...]: ...
     def journal_tail(self, count: int = 200) -> tuple[JournalEntry, ...]: ...
 
 
@@ -158,6 +175,7 @@ class Bridge:
         self._busy: set[str] = set()
         self.actions: set[str] = set()
         self.holds = Holds()
+        self.background = Background()
         self._status_ended = asyncio.Event()
         self._status_ended.set()
 

@@ -27,6 +27,9 @@ _UNKNOWN_TO_CONSOLES = re.compile(
     r"|\x1b\[[<>=]\d*u"  # the kitty keyboard
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, pointer shapes and other commands to an operating system
 )
+# Keys of consoles end with 34 (F20). What is above Textual reads as letters of the kitty keyboard, which no console is
+# told to send: noise on the line would press keys.
+_NO_CONSOLE_KEY = re.compile(r"\x1b\[(?:3[5-9]|[4-9]\d|\d{3,})(?:;\d+)*[~u]")
 _CLEAR = "\x1b[0m\x1b[2J\x1b[H"
 _LOOK_SECONDS = 0.1
 _READ_BYTES = 4096
@@ -72,6 +75,8 @@ class KeyDriver(LinuxDriver):
         """Give one piece to the app; the parser for the next one."""
         if piece == ESCAPE:
             self.process_message(events.Key("escape", ESCAPE))
+            return parser
+        if self.FRESH_PARSER and _NO_CONSOLE_KEY.fullmatch(piece):
             return parser
         known = False
         for message in parser.feed(piece):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rescue_tui.checkpoints.model import Options, Verdict
 from rescue_tui.core.access import Access, GateDecision, Role, WriteGrant
 from rescue_tui.core.device import (
     Controller,
@@ -36,12 +37,17 @@ from rescue_tui.core.job import JobRecord, JobState, Progress, check_transition
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.core.snapshot import Snapshot
 from rescue_tui.core.text import printable
+from rescue_tui.jobs.extracting import ExtractAnswer
 from rescue_tui.jobs.imaging import ImagingOptions
+from rescue_tui.jobs.salvaging import SalvageAnswer
+from rescue_tui.jobs.scanning import ScanAnswer, Tick
 from rescue_tui.jobs.verification import CaseVerdict
 from rescue_tui.system.blockdev import BlockNode
 from rescue_tui.system.destination import DestinationState
 from rescue_tui.system.guardview import GuardState, ProtectedDevice, picture
 from rescue_tui.system.journal import JournalEntry
+from rescue_tui.system.mounts import MountedImage, PartitionNeeded
+from tests.support import fake_checkpoints
 
 GIB = 1 << 30
 MOMENT = "2026-12-02T09:00:00.000Z"
@@ -109,7 +115,7 @@ class FakeServices:
         self.calls: list[str] = []
         self.errors: dict[str, RescueError] = {}
         self.granted: dict[DeviceId, WriteGrant] = {}
-        self.mounted: dict[DeviceId, DestinationSpace] = {}
+        self.spaces: dict[DeviceId, DestinationSpace] = {}
         self.jobs: dict[str, JobRecord] = {}
         self.maps: dict[str, Mapfile] = {}
         self.verdict: CaseVerdict | None = None
@@ -128,6 +134,11 @@ class FakeServices:
         self._changes: asyncio.Queue[None] = asyncio.Queue()
         self.gate_refusals: dict[str, tuple[Finding, ...]] = {}
         self.hold: dict[str, asyncio.Event] = {}
+        self.views: tuple[MountedImage, ...] = ()
+        self.image_paths: tuple[Path, ...] = ()
+        self.parts: tuple[tuple[int, int, str], ...] = ()
+        self.checkpoint_text = ""
+        self.ticks: dict[str, tuple[str, int, int]] = {}
 
     # playing the machine -------------------------------------------------------------------------------------------
     def plug(self, disk: Disk) -> None:
@@ -242,19 +253,19 @@ class FakeServices:
         await self._called("mount", disk.node, *([partition] if partition is not None else []))
         kind = disk.signatures[0].kind if disk.signatures else "none"
         space = DestinationSpace("/run/stasis/destination/usb", kind, disk.size_bytes - GIB, True, True, True)
-        self.mounted[disk.id] = space
+        self.spaces[disk.id] = space
         return space
 
     async def release_destination(self, disk: Disk) -> None:
         await self._called("release", disk.node)
-        self.mounted.pop(disk.id, None)
+        self.spaces.pop(disk.id, None)
         self.granted.pop(disk.id, None)
         self._changes.put_nowait(None)
 
     def destination_states(self) -> tuple[DestinationState, ...]:
         states = []
         for grant in self.granted.values():
-            space = self.mounted.get(grant.device_id)
+            space = self.spaces.get(grant.device_id)
             states.append(DestinationState(
                 grant.device_id, grant.serial, grant.node, space.mount_point if space else "", space))
         return tuple(states)
@@ -264,7 +275,7 @@ class FakeServices:
         options = options or ImagingOptions()
         words = [name for name, on in (("partial", options.accept_partial), ("resume", options.resume)) if on]
         await self._called("plan", source.node, to, *words)
-        space = next(iter(self.mounted.values()))
+        space = next(iter(self.spaces.values()))
         if source.size_bytes > space.free_bytes and not options.accept_partial:
             raise SpaceError("The image needs more than the destination has free.", "Use a larger destination.")
         case = options.case_dir or to / "stasis-case-20261202T090000Z"
@@ -320,6 +331,60 @@ class FakeServices:
     async def report(self, case: Path) -> Path:
         await self._called("report", case)
         return case / "report.html"
+
+    # checkpoints ---------------------------------------------------------------------------------------------------
+    def mounted(self) -> tuple[MountedImage, ...]:
+        return self.views
+
+    def images(self) -> tuple[Path, ...]:
+        self.stuck.wait()
+        return self.image_paths
+
+    async def mount_view(self, target: str, *, part: int | None = None) -> MountedImage:
+        await self._called("view", target, *([part] if part is not None else []))
+        if self.parts and part is None:
+            raise PartitionNeeded(self.parts)
+        image = MountedImage(target, f"/views/{len(self.views)}", "xfs", ("ro", "norecovery"), "/dev/loop0", part,
+                             "The log is not replayed.")
+        self.views = (*self.views, image)
+        return image
+
+    async def unmount(self, at: Path) -> None:
+        await self._called("unmount", at)
+        self.views = tuple(image for image in self.views if image.at != str(at))
+
+    async def destination_space(self, to: Path) -> DestinationSpace:
+        await self._called("space", to)
+        for space in self.spaces.values():
+            if to.is_relative_to(space.mount_point):
+                return space
+        raise PolicyRefusal(f"{printable(str(to))} is not on a granted destination.", "Name a directory below one.")
+
+    def _tick(self, verb: str, tick: Tick | None) -> None:
+        if tick is not None and verb in self.ticks:
+            tick(*self.ticks[verb])
+
+    async def scan_checkpoints(self, paths: Sequence[Path], options: Options, tick: Tick | None = None) -> ScanAnswer:
+        self._tick("scan", tick)
+        await self._called("scan", *paths, *(["values"] if options.values else []))
+        return fake_checkpoints.scan_answer(paths[0], self.checkpoint_text)
+
+    async def extract_checkpoints(self, paths: Sequence[Path], to: Path, only: Collection[Verdict],
+                                  tick: Tick | None = None, copy_tick: Tick | None = None,
+                                  *, root: Path | None = None) -> ExtractAnswer:
+        assert root is not None
+        self._tick("extract", copy_tick)
+        names = [str(path.relative_to(root)) for path in paths]
+        await self._called("extract", *names, to, *sorted(only))
+        rows = [row for row in fake_checkpoints.scan(self.checkpoint_text).checkpoints if row.path in names]
+        return fake_checkpoints.extract_answer(root, to, rows, self.checkpoint_text)
+
+    async def salvage_checkpoint(self, path: Path, to: Path, tick: Tick | None = None) -> SalvageAnswer:
+        self._tick("salvage", tick)
+        await self._called("salvage", path, to)
+        row = next(row for row in fake_checkpoints.scan(self.checkpoint_text).checkpoints
+                   if str(path).endswith(row.path))
+        return fake_checkpoints.salvage_answer(path, to, row, self.checkpoint_text)
 
     def journal_tail(self, count: int = 200) -> tuple[JournalEntry, ...]:
         return tuple(self.journal.entries[-count:])

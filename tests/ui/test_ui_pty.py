@@ -110,7 +110,8 @@ def test_vt220_is_ascii_in_every_cell_and_gets_only_what_it_knows(size: bool) ->
         for keys, words in (("?", "Help: Devices"), ("\x1b", "All disks are protected"), ("g", "It can't be the dest"),
                             ("\x1b[B\x1b[B", "This disk may become"), ("\r", "Type the serial"),
                             ("USB-0001\r", "GRANTED"), ("l", "session.start"), ("\x1bOP", "Help: Journal"),
-                            ("q", "Journal: 1 entry")):
+                            ("q", "Journal: 1 entry"), ("dc", "No image is known."), ("?", "Help: Images"),
+                            ("\x1b", "No image is known.")):
             terminal.type(keys)
             terminal.see(words)
             assert terminal.text.isascii(), terminal.text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import unicodedata
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -18,6 +20,7 @@ from rescue_tui.core.imaging import DestinationSpace
 from rescue_tui.core.job import JobRecord, JobState, Progress
 from rescue_tui.core.mapfile import Area, Mapfile, Status
 from rescue_tui.jobs.verification import CaseVerdict
+from rescue_tui.system.mounts import MountedImage
 from tests.support.fake_services import BAD, GIB, MOMENT, FakeServices, boot_disk, nvme_disk, usb_disk
 from tests.ui.harness import Session, check_snapshot, session
 
@@ -55,7 +58,7 @@ def machine(text: str = "") -> FakeServices:
     usb = services.disks[2]
     services.granted[usb.id] = WriteGrant(usb.id, usb.generation, usb.node, usb.serial, MOMENT, "t")
     mount_point = f"/dest/{text}" if text else "/run/stasis/destination/usb"
-    services.mounted[usb.id] = DestinationSpace(mount_point, said("ext4"), 7 * GIB, True, True, True)
+    services.spaces[usb.id] = DestinationSpace(mount_point, said("ext4"), 7 * GIB, True, True, True)
     services.gate_refusals[said("S4EVNX0M")] = (
         Finding(Severity.ERROR, "shares-uuid", said("It shares an array with /dev/nvme1n1."), said("UUID 1")),)
     services.set_job(JobRecord(
@@ -64,6 +67,10 @@ def machine(text: str = "") -> FakeServices:
         Progress(said("copying"), 4 * GIB, GIB, 4096, 1, 2, 120e6, 110e6, 0.5, 25.0, 40.0, GIB, 6 * GIB, text)))
     services.maps["job-1"] = Mapfile((Area(0, GIB, Status.FINISHED), Area(GIB, 4096, Status.BAD_SECTOR),
                                       Area(GIB + 4096, 3 * GIB - 4096, Status.NON_TRIED)))
+    services.checkpoint_text = text
+    services.image_paths = (Path(said("/run/stasis/destination/usb/stasis-case-1/nvme-0/image.raw")),)
+    services.views = (MountedImage(said("/dest/stasis-case-1/nvme-1/image.raw"), said("/views/a"), said("xfs"),
+                                   (said("ro"), "norecovery"), "/dev/loop0", 1, said("The log is not replayed.")),)
     services.journal.append(said("job.start"), job="job-1", serial=said("S4EVNX0M"))
     services.verdict = CaseVerdict(said("/case"), False, (
         Finding(Severity.ERROR, "hash-differs", said("image.raw is not what it was."), said("sha256 differs")),), 3, 99)
@@ -138,6 +145,57 @@ async def _leave(s: Session) -> None:
     await s.see("Leave Stasis?")
 
 
+async def _images(s: Session) -> None:
+    await s.press("c")
+    await s.see("Images: 2, 1 mounted")
+
+
+async def _checkpoints(s: Session) -> None:
+    await _images(s)
+    await s.press("enter")
+    await s.see("This one is the newest good save.")
+
+
+async def _scanning(s: Session) -> None:
+    s.services.hold["scan"] = asyncio.Event()
+    s.services.ticks["scan"] = ("run-a/step_300/model.pt", GIB, 4 * GIB)
+    await _images(s)
+    await s.press("enter", "r")
+    await s.see("25 % of 4.0 GiB")
+
+
+async def _checkpoint(s: Session) -> None:
+    await _checkpoints(s)
+    await s.press("down", "enter")
+    await s.see("Findings")
+
+
+async def _tensors(s: Session) -> None:
+    await _checkpoints(s)
+    await s.press("down", "t")
+    await s.see("Tensors: 4")
+    await s.press("slash")
+    await s.type("layers damaged")
+    await s.press("enter")
+    await s.see("1 that match")
+
+
+async def _extracted(s: Session) -> None:
+    await _checkpoints(s)
+    await s.press("e")
+    await s.see("Directory below it")
+    await s.press("enter")
+    await s.see("Extraction: ENDED")
+
+
+async def _salvaged(s: Session) -> None:
+    await _checkpoints(s)
+    await s.press("down", "s")
+    await s.see("Directory below it")
+    await s.press("enter")
+    await s.see("Salvage: ENDED")
+
+
 async def _error(s: Session) -> None:
     s.services.errors["release"] = DeviceError("The disk can't be released.", "Look at the log.",
                                                "$ umount /x\ntarget busy")
@@ -150,6 +208,8 @@ Go = Callable[[Session], Awaitable[None]]
 PLACES: dict[str, Go] = {
     "devices": _devices, "device": _device, "destination": _destination, "granted": _granted, "plan": _plan,
     "start": _start, "jobs": _jobs, "job": _job, "case": _case, "journal": _journal,
+    "images": _images, "checkpoints": _checkpoints, "checkpoint": _checkpoint, "tensors": _tensors,
+    "scanning": _scanning, "extracted": _extracted, "salvaged": _salvaged,
     "guard": _guard, "help": _help, "leave": _leave, "error": _error,
 }
 
@@ -175,7 +235,8 @@ def is_harmless(char: str) -> bool:
 async def test_hostile_strings_on_every_screen(kind: str, term: str) -> None:
     keys = {"DeviceScreen": ("enter",), "DestinationScreen": ("g",), "PlanScreen": ("i",), "JobsScreen": ("j",),
             "JobScreen": ("j", "enter"), "CaseScreen": ("j", "v"), "JournalScreen": ("l",),
-            "GuardScreen": ("w",)}
+            "GuardScreen": ("w",), "ImagesScreen": ("c",), "CheckpointsScreen": ("c", "enter"),
+            "CheckpointScreen": ("c", "enter", "enter"), "TensorsScreen": ("c", "enter", "t")}
     async with session(machine(HOSTILE[kind]), term=term, ready="FAILING") as s:
         check_harmless(s)
         for name, pressed in keys.items():
@@ -218,7 +279,7 @@ async def test_hostile_error_and_prompt() -> None:
 async def test_small_and_growing_terminal() -> None:
     async with session(machine(), ready="FAILING") as s:
         for place, go in PLACES.items():
-            if place == "error":
+            if place in ("error", "scanning"):
                 continue
             await s.press("escape", "escape", "d", "home")
             await s.see("Devices: 4 disks")
@@ -231,7 +292,8 @@ async def test_small_and_growing_terminal() -> None:
 
 async def test_every_screen_has_next_words_and_help() -> None:
     async with session(machine(), ready="FAILING") as s:
-        for place in ("devices", "device", "destination", "plan", "jobs", "job", "case", "journal"):
+        for place in ("devices", "device", "destination", "plan", "jobs", "job", "case", "journal", "images",
+                      "checkpoints", "checkpoint", "extracted", "salvaged", "scanning"):
             await s.press("escape", "escape", "d", "home")
             await s.see("Devices: 4 disks")
             await PLACES[place](s)

@@ -17,6 +17,7 @@ from rescue_tui.jobs.casefolder import (
     CaseFolder,
     case_folders,
     format_manifest,
+    images_in,
     locate_begun,
     parse_manifest,
     read_json,
@@ -150,3 +151,13 @@ def test_attachment_with_several_paths_needs_one_that_lives(tmp_path: Path) -> N
     assert disk.what_is_wrong(tmp_path) == ""
     attach(tmp_path, device__nvme1__state="deleting")
     assert "dead, deleting" in disk.what_is_wrong(tmp_path)
+
+
+def test_images_of_cases_and_destinations_are_found_once(tmp_path: Path) -> None:
+    for name in ("stasis-case-1/a/image.raw", "stasis-case-1/b/image.partial.raw", "stasis-case-2/a/image.raw",
+                 "other/a/image.raw", "stasis-case-1/a/image.map"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = images_in([tmp_path / "stasis-case-2", tmp_path / "gone"], [tmp_path, tmp_path / "unmounted"])
+    assert [str(path.relative_to(tmp_path)) for path in found] == [
+        "stasis-case-2/a/image.raw", "stasis-case-1/a/image.raw", "stasis-case-1/b/image.partial.raw"]

@@ -110,10 +110,14 @@ class StasisScreen(Screen[None]):
         """Catch up with what happened while another screen was on top."""
         self.redraw()
 
+    @property
+    def _is_whole(self) -> bool:
+        """False for a screen that is half built, or half taken down: what still comes in would not find its parts."""
+        return self.is_mounted and self.is_attached and bool(self.display) and self.app.is_running
+
     def redraw(self) -> None:
         """Draw everything from the view; called after each change of it."""
-        # While the program ends, what still comes in finds screens that are half taken down.
-        if not (self.is_mounted and self.is_attached and self.app.is_running):
+        if not self._is_whole:
             return
         self.query_one(StatusBar).show_view(self.view)
         self.draw()
@@ -125,7 +129,7 @@ class StasisScreen(Screen[None]):
         """Draw what moves all the time: the status bar, and the whole of a screen that shows such figures."""
         if self.SHOWS_FIGURES:
             self.redraw()
-        elif self.is_mounted and self.is_attached and self.app.is_running:
+        elif self._is_whole:
             self.query_one(StatusBar).show_view(self.view)
 
     def tell_next(self) -> None:

@@ -17,6 +17,7 @@ from rescue_tui.ui.describe import Page
 from rescue_tui.ui.safe import Safe
 from rescue_tui.ui.screens.base import ReadingPane, StasisScreen
 from rescue_tui.ui.screens.dialogs import PromptDialog
+from rescue_tui.ui.screens.images import ImagesScreen
 from rescue_tui.ui.words import plural
 
 
@@ -31,6 +32,7 @@ A case folder holds image, mapfile, hashes, logs and a journal.
          the journal; large images take as long as their disk needs to read
   o      write report.json and report.html again (report.html opens in any
          browser, without Stasis)
+  c      look for checkpoints in an image
   e      name another case folder
 
 "verified" means that every byte is what it was when the copy ended.
@@ -38,6 +40,7 @@ A case folder holds image, mapfile, hashes, logs and a journal.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "verify", "Verify"),
         Binding("o", "report", "Report"),
+        Binding("c", "images", "Checkpoints"),
         Binding("e", "edit", "Other folder"),
     ]
 
@@ -127,6 +130,10 @@ A case folder holds image, mapfile, hashes, logs and a journal.
         self._working = ""
         self.redraw()
         super().failed(error)
+
+    def action_images(self) -> None:
+        """The images, which lead to their checkpoints."""
+        self.app.push_screen(ImagesScreen(self.bridge, self.safe))
 
     def action_edit(self) -> None:
         """Name another folder."""

@@ -24,7 +24,7 @@ from rescue_tui.ui.screens.dialogs import ChoiceDialog, PromptDialog
 from rescue_tui.ui.widgets.table import Column, KeyedTable, Row
 from rescue_tui.ui.words import content_words, kinds, node_word, plural
 
-COLUMNS = (Column("Node", 10, 1), Column("Model", 13, 2), Column("Serial", 16, 2), Column("Size", 10),
+COLUMNS = (Column("Node", 9, 1), Column("Model", 13, 2), Column("Serial", 17, 2, keeps_end=True), Column("Size", 10),
            Column("On it", 11, 2), Column("May it be written?", 20, 4))
 FILESYSTEMS = (("1", "ext4", "ext4 (Linux; sparse files, no size limit that matters)"),
                ("2", "xfs", "XFS (Linux; fastest for large images)"),

@@ -20,6 +20,7 @@ from rescue_tui.ui.screens.case import CaseScreen
 from rescue_tui.ui.screens.destination import DestinationScreen
 from rescue_tui.ui.screens.device import DeviceScreen
 from rescue_tui.ui.screens.dialogs import PlainInput
+from rescue_tui.ui.screens.images import ImagesScreen
 from rescue_tui.ui.screens.plan import PlanScreen
 from rescue_tui.ui.widgets.bars import Line
 from rescue_tui.ui.widgets.table import Column, KeyedTable, Row
@@ -65,7 +66,7 @@ write-protected; only a disk that you grant as the destination can be written.
   Enter   all details of the disk      /   find by serial, model, node, label
   Space   mark for imaging (several)   i   image the marked disks, or this one
   g       make a disk the destination  v   verify a case folder
-  r       look at the disks again
+  c       look for checkpoints          r   look at the disks again
 
 Role: source (never written), DESTINATION (granted), boot medium, off limits.
 Health: good, WARNING, FAILING, unknown (the disk does not tell).
@@ -78,6 +79,7 @@ A warning below the list is about hardware that should show a disk.
         Binding("g", "destination", "Destination"),
         Binding("i", "image", "Image"),
         Binding("v", "case", "Verify"),
+        Binding("c", "images", "Checkpoints"),
         Binding("r", "reread", "Reread", show=False),
         Binding("escape", "clear", "Show all", show=False),
     ]
@@ -271,6 +273,10 @@ A warning below the list is about hardware that should show a disk.
         """Verify a case folder."""
         cases = [record.case for record in self.view.jobs if record.case]
         self.app.push_screen(CaseScreen(self.bridge, self.safe, cases[0] if cases else ""))
+
+    def action_images(self) -> None:
+        """The images, which lead to their checkpoints."""
+        self.app.push_screen(ImagesScreen(self.bridge, self.safe))
 
     def action_reread(self) -> None:
         """Look at the disks again, their health too."""

@@ -136,7 +136,10 @@ class ChoiceDialog(ModalScreen[str]):
 
 
 class PromptDialog(ModalScreen[str]):
-    """One line to type; Enter takes it when ``refusal`` has nothing against it, Escape gives up."""
+    """One line to type; Enter takes it when ``refusal`` has nothing against it, Escape gives up.
+
+    ``must_be_seen``: the line is filled in already, so no Enter counts that was typed before it was seen.
+    """
 
     enter_words = "OK"
 
@@ -148,8 +151,10 @@ class PromptDialog(ModalScreen[str]):
 
     def __init__(
         self, title: str, words: str | Text, *, value: str = "", refusal: Callable[[str], str] = lambda _: "",
+        must_be_seen: bool = False,
     ) -> None:
         super().__init__()
+        self.TYPED_AHEAD = frozenset({"escape"}) if must_be_seen else None
         self._title = title
         self._words = words
         self._value = value

@@ -61,6 +61,17 @@ def source(tmp_path: Path) -> Path:
         "run/step_2/model.safetensors": CUT, "run/step_2/config.json": b"{}", "notes.txt": b"x"})
 
 
+def test_chosen_rows_of_a_scan_are_copied_and_nothing_beside_them(source: Path, tmp_path: Path) -> None:
+    write(source, {"run/step_3/model.safetensors": GOOD})
+    rows = [source / "run/step_3/model.safetensors", source / "run/step_2/model.safetensors"]
+    answer = extract(rows, tmp_path / "out", DEFAULT_VERDICTS, root=source)
+    assert [item.row.path for item in answer.checkpoints] == ["run/step_3/model.safetensors"]
+    assert [row.path for row in answer.not_chosen] == ["run/step_2/model.safetensors"]
+    assert below(tmp_path / "out")["run/step_3/model.safetensors"] == GOOD
+    assert not (tmp_path / "out/run/step_1").exists()
+    assert answer.root == str(source)
+
+
 def test_the_good_ones_are_copied_with_what_belongs_to_them(source: Path, tmp_path: Path) -> None:
     answer = run(source, tmp_path / "out")
     assert answer.good

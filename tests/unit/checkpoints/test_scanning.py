@@ -54,6 +54,17 @@ def test_several_paths_share_a_root(tmp_path: Path) -> None:
     assert answer.root == str(tmp_path)
 
 
+def test_rows_of_a_scan_are_judged_again_with_its_root_in_sight(tmp_path: Path) -> None:
+    write(tmp_path, {"run/step_1.safetensors": GOOD, "run/step_2.safetensors": GOOD, "notes.txt": b"x"})
+    answer = scan_paths([tmp_path / "run" / "step_2.safetensors"], Options(), root=tmp_path)
+    assert (answer.root, only(answer.scan).path) == (str(tmp_path), "run/step_2.safetensors")
+    assert start_of([tmp_path], tmp_path).below == ("",)
+    with pytest.raises(UsageError, match="not there"):
+        start_of([tmp_path / "gone" / "x"], tmp_path / "gone")
+    with pytest.raises(UsageError, match="not below"):
+        start_of([tmp_path], tmp_path / "run")
+
+
 def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         start_of([tmp_path / "nothing"])
